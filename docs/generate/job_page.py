@@ -16,6 +16,13 @@ UNITS = {
     "model.architecture": "",
     "model.path": "folder",
     "data.text": "files",
+    "data.sources": "",
+    "data.sources[].path": "files",
+    "data.sources[].kind": "",
+    "data.sources[].column": "",
+    "data.sources[].template": "",
+    "data.sources[].weight": "",
+    "data.sources[].on_error": "",
     "data.tokenizer": "",
     "training.steps": "steps",
     "training.global_batch": "sequences",
@@ -63,7 +70,7 @@ class JobKey(NamedTuple):
     """A key of the job file."""
 
     key: str
-    """The key with its table, e.g. "training.steps"."""
+    """The key with its table, e.g. "training.steps"; of a list's entries, as "data.sources[].path"."""
     field: FieldInfo
     text: str
     """What it means."""
@@ -79,6 +86,15 @@ def job_keys(schema: type[BaseModel] = Job, prefix: str = "") -> Iterator[JobKey
             yield from job_keys(inner, "lora." if name == "lora" else f"{prefix}{name}.")
         else:
             yield JobKey(prefix + name, field, texts[name])
+            if (entry := _entry(inner)) is not None:
+                yield from job_keys(entry, f"{prefix}{name}[].")
+
+
+def _entry(kind: Any) -> type[BaseModel] | None:
+    """Return the schema of a list's entries; None: it is no list, or one of plain values."""
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        return kind
+    return next((found for one in get_args(kind) if (found := _entry(one)) is not None), None)
 
 
 def job_page() -> str:
@@ -88,7 +104,9 @@ def job_page() -> str:
         raise KeyError(f"UNITS and the job file differ in {', '.join(sorted(unknown))}")
     tables: dict[str, list[JobKey]] = {}
     for one in found.values():
-        tables.setdefault(one.key.partition(".")[0] if "." in one.key else "", []).append(one)
+        entry, inside, _ = one.key.partition("[].")
+        name = entry + "[]" if inside else one.key.partition(".")[0] if "." in one.key else ""
+        tables.setdefault(name, []).append(one)
     about = (
         "A job file says what is trained, in TOML. A key that is none is refused, with the one that may be meant; "
         "`dtfm-coordinator check` finds all mistakes and says what the job takes. *Later* says whether "
@@ -104,7 +122,10 @@ def job_page() -> str:
 
 
 def _table(name: str, keys: list[JobKey]) -> str:
-    said = f"## The table `[{name}]`\n{paragraph(_about(name))}\n\n" if name else ""
+    if name.endswith("[]"):
+        said = f"### An entry of `{name.removesuffix('[]')}`\n"
+    else:
+        said = f"## The table `[{name}]`\n{paragraph(_about(name))}\n\n" if name else ""
     rows = (
         [code(one.key.removeprefix(f"{name}.")), _kind(one.field), UNITS[one.key], _default(one.field), one.text]
         + (["yes" if one.key in KEYS else ""] if name in {"training", "evaluation", "plan", "checkpoint"} else [])
@@ -135,7 +156,7 @@ def _said(kind: Any) -> str:
     if origin is tuple and Ellipsis not in arguments:
         return f"[{', '.join(map(_said, arguments))}]"
     if origin in {list, tuple}:
-        return "a list of texts"
+        return "a list of tables" if _entry(kind) is not None else "a list of texts"
     if arguments:
         return " or ".join(_said(one) for one in arguments)
     return {"int": "whole number", "float": "number", "bool": "true or false", "str": "text", "Path": "text"}[

@@ -12,7 +12,8 @@ from dtfm_coordinator.owner.owner_wishes import Amended, Paused
 from dtfm_coordinator.owner.wish_file import WishFile
 from dtfm_coordinator.serve.job_edits import remember, take_up_edits
 from dtfm_protocol.errors import UserError
-from dtfm_protocol.job.job_file import Data, Job, Model
+from dtfm_protocol.job.data_table import Data
+from dtfm_protocol.job.job_file import Job, Model
 from dtfm_protocol.job.metrics_file import MetricsFile
 from dtfm_protocol.process.state_dir import locked
 from tests.coordinator.peers import JOB, row

@@ -18,7 +18,7 @@ from dtfm_coordinator.tools.check.job_screen import device_gb, show
 from dtfm_lab.networks.alike_homes import GPU, LINE, alike_homes, machine_in_words
 from dtfm_protocol.data.batches import Batches
 from dtfm_protocol.data.text_size import text_size
-from dtfm_protocol.data.token_shards import tokenize
+from dtfm_protocol.data.tokenization import tokenize
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.job_file import Job, Planning, Wire
 from dtfm_protocol.model.model_config import resolve_config
@@ -78,7 +78,7 @@ def test_the_epochs_are_those_of_the_batches(home: Path) -> None:
     job = Job.load(written(home))
     work = workload(job)
     found = job_findings(job, lambda job: ("llama", work.demand), lambda job: text_size(job.data))
-    corpus, _ = tokenize(job.data, home / "tokens")
+    corpus = tokenize(job.data, home / "tokens").corpus
     batches = Batches(corpus, job.training, job.evaluation)
     assert found.text is not None
     assert found.text.epochs == pytest.approx(50 * 12 / batches.training_windows)
@@ -278,6 +278,26 @@ def test_the_screen_has_eighty_columns_and_every_part(home: Path) -> None:
         "2: [plan]",
     ):
         assert words in out.getvalue()
+
+
+def test_a_text_of_rows_is_said_with_what_is_not_counted(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [json.dumps({"body": f"{number} to be or not to be"}) for number in range(150_000)]
+    (home / "rows.jsonl").write_text("\n".join(rows))
+    change = ('text = ["text.txt"]', 'sources = [{ path = "*.jsonl", kind = "jsonl", column = "body" }]')
+    assert check(written(home, "", change), HOMES, (2,), evaluations=50)
+    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("text"))
+    assert line.startswith("text      about 15")
+    change = ('text = ["text.txt"]', 'sources = [{ path = "*.jsonl", kind = "jsonl" }]')
+    (mistake,) = said(home, capsys, "", change)["mistakes"]
+    assert 'rows.jsonl, line 1, has no "text", only body' in mistake
+
+
+def test_mistakes_of_sources_are_said_once(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    change = ('text = ["text.txt"]', 'sources = [{ path = "a.jsonl", kind = "json" }]')
+    (mistake,) = said(home, capsys, "", change)["mistakes"]
+    assert "data.sources.0.kind: should be 'text', 'jsonl', 'parquet' or 'dataset' (got 'json')" in mistake
+    (mistake,) = said(home, capsys, "", ('text = ["text.txt"]', ""))["mistakes"]
+    assert "data: give either text" in mistake
 
 
 def test_a_device_is_the_smallest_that_has_so_much_free() -> None:

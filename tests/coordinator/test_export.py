@@ -20,7 +20,8 @@ from dtfm_protocol.checkpoint.shard import encode_shard
 from dtfm_protocol.checkpoint.store import CheckpointStore
 from dtfm_protocol.data.tokenizer import make_tokenizer, save
 from dtfm_protocol.errors import UserError
-from dtfm_protocol.job.job_file import Checkpointing, Data, Evaluation, Model, Planning, Training
+from dtfm_protocol.job.data_table import Data
+from dtfm_protocol.job.job_file import Checkpointing, Evaluation, Model, Planning, Training
 from dtfm_protocol.job.resolved_job import Corpus, ResolvedJob, Shard
 from dtfm_protocol.model.frozen_parameters import frozen_names
 from dtfm_protocol.model.initial_weights import initial_value

@@ -12,7 +12,8 @@ from dtfm_coordinator.serve.job_edits import remember
 from dtfm_protocol.checkpoint.manifest import Manifest
 from dtfm_protocol.checkpoint.shard import describe_shard, encode_shard
 from dtfm_protocol.checkpoint.store import CheckpointStore
-from dtfm_protocol.job.job_file import Data, Job, Model
+from dtfm_protocol.job.data_table import Data
+from dtfm_protocol.job.job_file import Job, Model
 from dtfm_protocol.job.metrics_file import MetricsFile
 from tests.coordinator.peers import JOB, plan_of, row
 

@@ -11,7 +11,8 @@ from dtfm_coordinator.main import app
 from dtfm_coordinator.serve.job_edits import remember
 from dtfm_protocol.checkpoint.store import CheckpointStore
 from dtfm_protocol.errors import UserError
-from dtfm_protocol.job.job_file import Data, Evaluation, Job, Sharing, Training
+from dtfm_protocol.job.data_table import Data, DataSource
+from dtfm_protocol.job.job_file import Evaluation, Job, Sharing, Training
 from dtfm_protocol.model.lora import adapter_shapes
 from dtfm_protocol.plan.plan import Plan
 from tests.coordinator.peers import JOB
@@ -79,6 +80,23 @@ def test_a_fork_of_a_job_that_trains_adapters_begins_with_the_model_that_they_ma
     for name, value in whole.named_parameters():
         more = 16 / 8 * 8 * 0.1 * 0.1 if ".q_proj." in name else 0.0
         assert torch.allclose(begun[name], value + more, atol=1e-6), name
+
+
+def test_sources_are_taken_over(run: Path, tmp_path: Path) -> None:
+    sources = [
+        DataSource(
+            path=str(tmp_path / "chat/*.jsonl"), kind="jsonl", template='{a} "{b}"\n', weight=0.5, on_error="skip"
+        ),
+        DataSource(path="/elsewhere/all.parquet", kind="parquet"),
+    ]
+    training = Training(steps=90, global_batch=8, micro_batch=2, sequence_length=LENGTH, learning_rate=1e-3)
+    remember(Job(name="mine", model=MODELS["llama"], data=Data(sources=sources), training=training), run)
+    file = tmp_path / "new.toml"
+    assert said(file, "--from", run)[0] == 0
+    job = Job.load(file)
+    assert job.data.sources == sources
+    assert job.data.tokenizer_folder == tmp_path / "new-model"
+    assert 'path = "chat/*.jsonl"' in file.read_text()
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ from dtfm_coordinator.records.member_records import append_shares
 from dtfm_coordinator.serve.job_edits import remember
 from dtfm_coordinator.tools.model_card import MEMBERS_NAMED, CardFacts, card
 from dtfm_protocol.checkpoint.manifest import File, Manifest, TensorEntry
-from dtfm_protocol.job.job_file import Data, Job, Model, Sharing
+from dtfm_protocol.job.data_table import Data
+from dtfm_protocol.job.job_file import Job, Model, Sharing
 from dtfm_protocol.job.metrics_file import MetricsFile
 from dtfm_protocol.plan.plan import Plan
 from tests.coordinator.peers import JOB, row

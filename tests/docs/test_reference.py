@@ -26,8 +26,9 @@ ROOT = Path(__file__).parents[2]
 ELSEWHERE = {"node_service.py", "compiled.py", "page_assets.py", "local_swarm.py", "libp2p_daemon.py"}
 """Modules that name files of other folders than the programs' state folders."""
 OTHERS = {
-    "config.json", "model.safetensors", "model.safetensors.index.json", "tokenizer.json",  # of models
+    "config.json", "model.safetensors", "model.safetensors.index.json", "tokenizer.json", "tekken.json",  # of models
     "adapter_config.json",  # of adapters
+    "state.json",  # of folders that `datasets` has written
     "live.safetensors", "weights.safetensors",  # names on the wire
     "dtfm-node",  # the program
     "contributions",  # beside all nodes' folders: records that stay when one is removed

@@ -45,7 +45,7 @@ def test_an_extra_lacks_what_is_not_installed_of_it_and_of_those_that_it_include
 
 
 def test_this_environment_has_all_extras() -> None:
-    for extra in ("coordinator", "lab", "dev"):
+    for extra in ("coordinator", "data", "lab", "dev"):
         extras.require(extra)
 
 

@@ -114,7 +114,7 @@ def test_a_key_that_is_near_another_is_taken_for_a_misspelt_one(changes: dict[st
 
 @pytest.mark.parametrize(
     "key",
-    ["name", "data.text"]
+    ["name"]
     + [f"training.{key}" for key in ("steps", "global_batch", "micro_batch", "sequence_length", "learning_rate")],
 )
 def test_a_missing_key_is_named(key: str) -> None:
@@ -290,6 +290,41 @@ def test_a_model_has_one_source(changes: dict[str, Any], said: str) -> None:
     assert said in complaint(changes)
 
 
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"data.text": None}, "data: give either text = [...]"),
+        ({"data.sources": [{"path": "a", "kind": "jsonl"}]}, "data: give either text = [...]"),
+        ({"data.text": None, "data.sources": []}, "data.sources: "),
+        ({"data.text": None, "data.sources": [{"path": "a"}]}, "data.sources.0.kind: this key is missing"),
+        ({"data.text": None, "data.sources": [{"path": "a", "kind": "csv"}]}, "'parquet' or 'dataset' (got 'csv')"),
+    ],
+)
+def test_documents_have_one_origin(changes: dict[str, Any], said: str) -> None:
+    assert said in complaint(changes)
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"column": "a", "template": "{a}"}, "give either column or template"),
+        ({"kind": "text", "column": "a"}, "remove column and template"),
+        ({"template": "no column"}, "names no column"),
+        ({"template": "{a} {"}, "a brace that stands alone"),
+        ({"template": "{}"}, "more or less than a name"),
+        ({"template": "{a:>9}"}, "more or less than a name"),
+        ({"weight": 0}, "greater than 0"),
+        ({"weight": math.inf}, "weight"),
+        ({"on_error": "ignore"}, "'stop' or 'skip'"),
+        ({"colum": "a"}, "colum: unknown key; did you mean column?"),
+    ],
+)
+def test_a_source_that_cannot_be_is_named_with_its_place(keys: dict[str, Any], said: str) -> None:
+    text = complaint({"data.text": None, "data.sources": [{"path": "a", "kind": "jsonl"} | keys]})
+    assert text.startswith("job.toml: data.sources.0")
+    assert said in text
+
+
 def test_relative_paths_are_seen_from_the_files_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "jobs"
     folder.mkdir()
@@ -300,6 +335,26 @@ def test_relative_paths_are_seen_from_the_files_folder(tmp_path: Path, monkeypat
     assert job.model.path == folder / "models" / "a"
     assert job.data.text == [str(folder / "*.txt"), str(folder / "more" / "a.md")]
     assert job.data.tokenizer == str(folder / "tok")
+    text = text.replace('text = ["*.txt", "more/a.md"]', 'sources = [{ path = "a/*.jsonl", kind = "jsonl" }]')
+    job_file(folder, text)
+    (source,) = Job.load(Path("jobs") / "job.toml").data.sources or ()
+    assert source.path == str(folder / "a" / "*.jsonl")
+
+
+@pytest.mark.parametrize(
+    "file", sorted((Path(__file__).parents[2] / "examples").glob("*.toml")), ids=lambda one: one.name
+)
+def test_every_example_is_a_job(file: Path) -> None:
+    job = Job.load(file)
+    assert job.data.text or [source.kind for source in job.data.sources or ()] == ["parquet", "jsonl"]
+
+
+def test_a_model_from_a_folder_keeps_its_own_tokenizer_unless_the_job_says_otherwise(tmp_path: Path) -> None:
+    own = GOOD.replace('architecture = "llama"\nhidden_size = 64', 'path = "models/a"')
+    assert Job.load(job_file(tmp_path, own)).data.tokenizer == "bytes"
+    job = Job.load(job_file(tmp_path, own.replace('tokenizer = "bytes"\n', "")))
+    assert job.data.tokenizer_folder == job.model.path == tmp_path / "models" / "a"
+    assert Job.load(job_file(tmp_path, GOOD.replace('tokenizer = "bytes"\n', ""))).data.tokenizer == "bytes"
 
 
 @pytest.mark.parametrize("tokenizer", ["bytes", "bpe:512", "/abs/tok"])

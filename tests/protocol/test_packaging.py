@@ -30,7 +30,9 @@ ELSEWHERE = {
     "torchft": "benchmarks/chaos/baselines.py makes an environment for it",
     "wandb": "`serve --wandb` is for those who have it",
 }
-TOOLS = {"coverage", "mypy", "pytest-asyncio", "pytest-xdist", "ruff", "tensorboard", "types-psutil"}
+LATE = {"pyarrow": "data"}
+"""Packages that a few functions import, and the extra of who needs them; without it, these say what to install."""
+TOOLS = {"coverage", "datasets", "mypy", "pytest-asyncio", "pytest-xdist", "ruff", "tensorboard", "types-psutil"}
 """Of the extra dev: run, or imported by another package, and not here."""
 
 
@@ -41,7 +43,7 @@ def imported(folder: str) -> dict[str, str]:
     found = {}
     for path in sorted((ROOT / folder).rglob("*.py")):
         for name in names(ast.parse(path.read_text(encoding="utf-8"))):
-            if name not in own and name not in sys.stdlib_module_names and name not in ELSEWHERE:
+            if name not in own and name not in sys.stdlib_module_names and name not in {**ELSEWHERE, **LATE}:
                 found[canonicalize_name(DISTRIBUTIONS.get(name, name))] = str(path.relative_to(ROOT))
     return found
 
@@ -90,3 +92,18 @@ def test_no_extra_holds_what_nobody_imports(extra: str) -> None:
 
 def test_the_extras_include_each_other() -> None:
     assert installed("") < installed("coordinator") <= installed("lab") < installed("dev")
+    assert declared("data") < installed("dev")
+
+
+def test_what_only_some_jobs_need_is_imported_where_it_is_used() -> None:
+    """A program without it must start."""
+    found = set()
+    for path in (
+        path for folder in ("protocol", "node", "coordinator", "lab") for path in (ROOT / folder).rglob("*.py")
+    ):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        found |= {name for name in names(tree) if name in LATE}
+        top = ast.Module([node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)], [])
+        assert not set(names(top)) & set(LATE), path
+    assert found == set(LATE)
+    assert declared("data") == set(LATE)

@@ -1,5 +1,6 @@
 """What a job's state dir is filled with, and when that is done anew."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -227,6 +228,64 @@ def test_what_lies_beside_a_tokenizer_is_no_reason_to_fail(home: Path) -> None:
     assert prepared(home)[1] == []
     (home / "mine/tokenizer_config.json").touch()
     assert prepared(home)[1]
+
+
+def with_sources(home: Path, *entries: str, more: str = "") -> None:
+    text = JOB.format(steps=5).replace('text = ["text.txt"]', f"sources = [{', '.join(entries)}]")
+    (home / "job.toml").write_text(text + more)
+
+
+def test_a_job_of_sources_is_the_job_of_the_same_text_files_and_names_no_path(home: Path) -> None:
+    of_files, _ = prepared(home)
+    (home / "secret.jsonl").write_text(json.dumps({"body": (home / "text.txt").read_text()}))
+    with_sources(home, '{ path = "secret.jsonl", kind = "jsonl", column = "body" }')
+    job, said = prepared(home)
+    assert job == of_files
+    assert "Reading the text." in said
+    assert prepared(home) == (job, [])
+    for file in (file for file in (home / "state").rglob("*") if file.is_file()):
+        assert b"secret" not in file.read_bytes()
+
+
+def test_rows_that_were_passed_over_are_said(home: Path) -> None:
+    (home / "a.jsonl").write_text(json.dumps({"text": "to be or not to be " * 40}) + "\n{\n")
+    with_sources(home, '{ path = "a.jsonl", kind = "jsonl", on_error = "skip" }')
+    (said,) = [line for line in prepared(home)[1] if line.startswith("Passed over")]
+    assert f"1 row of the text: {home}/a.jsonl, line 2, is not JSON" in said
+
+
+def test_what_is_held_out_is_of_documents_that_are_not_repeated(home: Path) -> None:
+    (home / "more.txt").write_text("a few words more, " * 9)
+    held_out = "[evaluation]\nevery = 1\nsequences = {}\n"
+    twice, once = (
+        '{{ path = "{}", kind = "text", weight = {} }}'.format(*one) for one in (("text.txt", 2), ("more.txt", 1))
+    )
+    with_sources(home, twice, once, more=held_out.format(20))
+    prepared(home)
+    shutil.rmtree(home / "state")
+    with_sources(home, twice, once, more=held_out.format(21))
+    with pytest.raises(
+        UserError, match="169 tokens are held out, but only 163 are of sources whose weight is 1 or less"
+    ):
+        prepared(home)
+    with_sources(home, twice, more=held_out.format(1))
+    with pytest.raises(UserError, match="every weight is above 1"):
+        prepared(home)
+
+
+def test_a_model_from_a_folder_without_a_tokenizer_is_refused_in_one_line(home: Path) -> None:
+    first, _ = prepared(home)
+    (home / "model").mkdir()
+    (home / "model/config.json").write_text(json.dumps(first.config))
+    model = JOB.format(steps=5).partition("[model]")[0] + '[model]\npath = "model"\n'
+    (home / "job.toml").write_text(model + "[data]" + JOB.format(steps=5).partition("[data]")[2])
+    shutil.move(home / "state", home / "before")
+    with pytest.raises(UserError, match="has no tokenizer: put the files") as caught:
+        prepared(home)
+    assert "\n" not in str(caught.value)
+    shutil.copytree(home / "before/tokenizer", home / "model", dirs_exist_ok=True)
+    job, _ = prepared(home)
+    assert (job.corpus, job.config["vocab_size"]) == (first.corpus, 257)
 
 
 def test_sizes_are_found_out_once_for_a_state_dir(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

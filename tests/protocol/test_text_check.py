@@ -1,5 +1,6 @@
 """What is wrong with a text is said before it is tokenized, as far as its files' sizes and a sample of it tell."""
 
+import json
 import random
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,8 @@ import pytest
 
 from dtfm_protocol.data.text_check import check_encoding, check_sample, check_text_bytes
 from dtfm_protocol.errors import UserError
-from dtfm_protocol.job.job_file import Checkpointing, Data, Evaluation, Job, Model, Planning, Training
+from dtfm_protocol.job.data_table import Data, DataSource
+from dtfm_protocol.job.job_file import Checkpointing, Evaluation, Job, Model, Planning, Training
 
 pytestmark = pytest.mark.unit
 WHOLE = 1000
@@ -66,6 +68,32 @@ def test_a_file_in_another_encoding_is_named_from_its_beginning(home: Path, begi
     (home / "c.txt").write_bytes(begin)
     with pytest.raises(UserError, match=rf"c\.txt is {words}"):
         check_encoding(job(home), WHOLE)
+
+
+def with_rows(home: Path, bad: str = "") -> Job:
+    """A job on lines of JSON that count as many, one of them bad."""
+    rows = [json.dumps({"text": f"{number} words " * 9}) for number in range(400)]
+    (home / "rows.jsonl").write_text("\n".join([*rows[:1], *([bad] if bad else []), *rows[1:]]))
+    source = DataSource(path=str(home / "rows.jsonl"), kind="jsonl")
+    return job(home).model_copy(update={"data": Data(sources=[source])})
+
+
+def test_rows_are_looked_at_at_their_files_beginning_and_by_samples(home: Path) -> None:
+    check_encoding(with_rows(home), WHOLE)
+    with pytest.raises(UserError, match=r'rows\.jsonl, line 2, has no "text"'):
+        check_encoding(with_rows(home, "{}"), WHOLE)
+    found = check_sample(with_rows(home), home, whole=WHOLE)
+    assert found is not None
+    assert found.documents == pytest.approx(400, rel=0.1)
+    assert found.tokens == pytest.approx(sum(len(f"{number} words " * 9) for number in range(400)) + 399, rel=0.1)
+
+
+def test_what_every_source_repeats_cannot_be_held_out(home: Path) -> None:
+    data = Data(sources=[DataSource(path=str(home / "a.txt"), kind="text", weight=2)])
+    asked = job(home).model_copy(update={"data": data})
+    check_text_bytes(asked)
+    with pytest.raises(UserError, match="every weight is above 1"):
+        check_text_bytes(asked.model_copy(update={"evaluation": Evaluation(every=1, sequences=1)}))
 
 
 def test_a_character_at_the_cut_of_a_beginning_is_no_mistake(home: Path) -> None:

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dtfm_protocol.data.token_shards import ShardFolder, ShardMap, TokenReader, tokenize, write_shards
+from dtfm_protocol.data.token_shards import ShardFolder, ShardMap, TokenReader, write_shards
+from dtfm_protocol.data.tokenization import tokenize
 from dtfm_protocol.errors import Refused, UserError
-from dtfm_protocol.job.job_file import Data
+from dtfm_protocol.job.data_table import Data
 from dtfm_protocol.job.resolved_job import Corpus, Shard
 
 TOKENS = np.arange(1000) % 257
@@ -130,8 +131,9 @@ def test_text_becomes_shards_with_the_end_of_text_between_documents(tmp_path: Pa
     for name in "ab":
         (tmp_path / f"{name}.txt").write_text(name * 3)
     said: list[str] = []
-    corpus, tokenizer = tokenize(Data(text=[str(tmp_path / "*.txt")]), tmp_path / "shards", said.append)
+    corpus, tokenizer, repeated = tokenize(Data(text=[str(tmp_path / "*.txt")]), tmp_path / "shards", said.append)
     tokens = TokenReader(corpus, ShardFolder(tmp_path / "shards")).read(0, corpus.tokens)
     assert tokens.tolist() == [97, 97, 97, 256, 98, 98, 98]
     assert corpus.vocab_size == len(tokenizer) == 257
+    assert repeated == 0
     assert said[0] == "Reading the text."

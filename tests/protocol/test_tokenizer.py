@@ -1,6 +1,6 @@
 """Text to tokens and back."""
 
-from itertools import count
+import json
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
-from dtfm_protocol.data.tokenizer import CHARACTERS_AT_ONCE, encode, load, make_tokenizer, save
+from dtfm_protocol.data.tokenizer import encode, load, make_tokenizer, save
 from dtfm_protocol.errors import UserError
-from dtfm_protocol.job.job_file import Data
+from dtfm_protocol.job.data_table import Data
 
 BYTES = Data(text="cpython")
 SAMPLE = [
@@ -60,26 +60,15 @@ def test_the_same_text_trains_the_same_bpe(tokenizers: list) -> None:
         assert again.backend_tokenizer.to_str() == tokenizer.backend_tokenizer.to_str()
 
 
-def test_a_long_text_is_tokenized_with_words_on_how_far_it_is() -> None:
-    """A clock that goes on by ten seconds a look, and a text of four batches."""
-    data, said = Data(text="cpython", tokenizer="bytes"), list[str]()
-    documents = ["x" * CHARACTERS_AT_ONCE] * 4
-    list(encode(data, make_tokenizer(data, SAMPLE), documents, said.append, clock=count(0, 10).__next__))
-    assert ["25 %" in said[0], "50 %" in said[1], "75 %" in said[2]] == [True, True, True]
-    assert len(said) == 3
-
-
 @pytest.mark.parametrize("name", ["bytes", "bpe:290"])
 def test_documents_are_joined_by_the_end_of_text_which_no_document_can_fake(name: str) -> None:
     data = Data(text="cpython", tokenizer=name)
     tokenizer = make_tokenizer(data, SAMPLE)
-    said: list[str] = []
-    tokens = np.concatenate(list(encode(data, tokenizer, SAMPLE, said.append)))
+    tokens = np.concatenate(list(encode(data, tokenizer, iter(SAMPLE))))
     ends = np.flatnonzero(tokens == tokenizer.eos_token_id)
     assert len(ends) == 2
     parts = [part[part != tokenizer.eos_token_id] for part in np.split(tokens, ends)]
     assert [tokenizer.decode(part.tolist()) for part in parts] == SAMPLE
-    assert said == []  # it took no time
     assert len(tokenizer.encode("<|endoftext|>")) == 1  # in a prompt, though, it means what it says
 
 
@@ -116,6 +105,22 @@ def test_a_folder_without_a_tokenizer_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no tokenizer folder"):
         load(tmp_path / "none")
     with pytest.raises(UserError, match="cannot load a tokenizer from") as caught:
+        load(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gpt2", "qwen3", "gemma3_text", "no-such-architecture"])
+@pytest.mark.parametrize("config", [False, True])
+def test_a_models_folder_without_a_tokenizer_is_no_tokenizer_of_another_kind(
+    tmp_path: Path, architecture: str, config: bool
+) -> None:
+    """`transformers` may make an empty one up, by the name of the architecture."""
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": architecture}))
+    if config:
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps({"eos_token": "</s>"}))
+    with pytest.raises(
+        UserError, match=r"folder .* has no tokenizer: put the files .* or name another in \[data\]"
+    ) as caught:
         load(tmp_path)
     assert "\n" not in str(caught.value)
 

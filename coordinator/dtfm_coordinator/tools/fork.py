@@ -1,6 +1,7 @@
 """Fork of a run: a job file that begins with the weights of one of its checkpoints."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ from dtfm_coordinator.owner.job_on_disk import JobOnDisk
 from dtfm_coordinator.serve.job_edits import NAME as SERVED
 from dtfm_coordinator.tools.export import export
 from dtfm_protocol.errors import UserError
+from dtfm_protocol.job.data_table import Data
 from dtfm_protocol.job.job_file import Job
 from dtfm_protocol.process.state_dir import check_writable, write_atomically
 
@@ -45,8 +47,7 @@ def fork(run: str, job_file: Path) -> int:
         "\n[model]",
         f"path = {_toml(model.name)}",
         "\n[data]",
-        f"text = {_toml(_near(served.data.text, job_file.absolute().parent))}",
-        f"tokenizer = {_toml(model.name)}",
+        *_data(served.data, model.name, job_file.absolute().parent),
     ]
     for table, values in settings._asdict().items():
         lines.append(f"\n[{table}]")
@@ -82,11 +83,21 @@ def _served(folder: Path) -> Job:
         ) from None
 
 
-def _near(texts: list[str] | str, folder: Path) -> list[str] | str:
-    """Return texts as a job file in `folder` names them: those below it by the way from there."""
-    if isinstance(texts, str):
-        return texts  # the name of one that comes with Python
-    return [str(Path(text).relative_to(folder)) if Path(text).is_relative_to(folder) else text for text in texts]
+def _data(data: Data, tokenizer: str, folder: Path) -> Iterator[str]:
+    """Yield the lines of `[data]` in a job file in `folder`."""
+    if data.text is not None:
+        text = data.text if isinstance(data.text, str) else [_near(one, folder) for one in data.text]
+        yield f"text = {_toml(text)}"
+    yield f"tokenizer = {_toml(tokenizer)}"
+    for source in data.sources or ():
+        yield "\n[[data.sources]]"
+        values = source.model_dump(mode="json", exclude_defaults=True) | {"path": _near(source.path, folder)}
+        yield from (f"{key} = {_toml(value)}" for key, value in values.items())
+
+
+def _near(path: str, folder: Path) -> str:
+    """Return a path as a job file in `folder` names it: one below it by the way from there."""
+    return str(Path(path).relative_to(folder)) if Path(path).is_relative_to(folder) else path
 
 
 def _toml(value: Any) -> str:

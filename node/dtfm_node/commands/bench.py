@@ -10,7 +10,7 @@ from rich.table import Table
 
 from dtfm_node.engine.device import choose, describe
 from dtfm_node.engine.device_speed import measure
-from dtfm_protocol.data.text import read_text
+from dtfm_protocol.data.documents import Documents
 from dtfm_protocol.data.tokenizer import make_tokenizer
 from dtfm_protocol.job.job_file import Job, Model, OptimizerName, Precision, WeightsName
 from dtfm_protocol.model.model_config import resolve_config
@@ -46,7 +46,8 @@ def bench(device_name: str, job_file: Path | None, threads: int | None, as_json:
         batch, length = 1, 512
     else:
         job = Job.load(job_file)
-        tokenizer = make_tokenizer(job.data, read_text(job.data))
+        documents = Documents(job.data, job.training.seed)
+        tokenizer = make_tokenizer(job.data, (document.text for document in documents))
         config = resolve_config(job.model, len(tokenizer), job.training.sequence_length)
         precision, batch, length = job.training.precision, job.training.micro_batch, job.training.sequence_length
         optimizer, weights = job.training.optimizer, job.training.weights

@@ -1,12 +1,23 @@
 """The data of a job, from the owner's text to the micro-batches of a step.
 
+- `arrow_tables`: tables of Arrow: Parquet files, and folders that `datasets` has written, read a few rows at a time
 - `batches`: the tokens that a step reads: a pure function of the seed and the step, so that no peer has to be told
+- `documents`: the documents of a job: read from its sources anew each time they are gone through, a few at a time
+- `json_lines`: JSON lines: files with an object of JSON on each line, read a line at a time
+- `not_text`: the refusal of files that hold documents in another form than plain text, by their names and first bytes
+  (pure)
 - `permutation`: a keyed shuffle of `range(size)` that is evaluated one index at a time and takes no memory
 - `prepare`: the preparation of a job: its tokenizer, token shards, the model's config and pretrained weights
-- `text`: the owner's text as documents, in an order that does not depend on the file system
+- `repeats`: how often each document of a source is in the corpus, by the source's weight (pure)
+- `row_formats`: the reader of each kind of source
+- `rows`: rows of a source's files: what each holds, or what is wrong with it
+- `source_files`: the files of a job's sources, in an order that does not depend on the file system
+- `text`: text files: each a document, in UTF-8
 - `text_check`: the check of a job's text before it is tokenized: by its files' sizes, and by a sample of them
+- `text_sample`: a sample of a job's documents, which stands for all of them where there are many
 - `text_size`: the size of the owner's text before it is tokenized: bytes, and tokens, counted where that is cheap
 - `token_shards`: tokens on disk: shards of little-endian integers in files named by their SHA-256, and their reader
+- `tokenization`: the way from a job's documents to its token shards, with words on how far it is
 - `tokenizer`: the job's tokenizer, from text to token ids and back: bytes, a byte-level BPE trained on the text, or a
   ready one
 """

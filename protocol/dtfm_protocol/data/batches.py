@@ -171,3 +171,21 @@ def check_enough(tokens: int, training: Training, evaluation: Evaluation, how: s
             f"the text has {how}{tokens} tokens, but {needed} are needed ({use}): "
             "give more text, or a smaller global_batch, sequence_length or evaluation.sequences"
         )
+
+
+def check_held_out(tokens: int, repeated: int, training: Training, evaluation: Evaluation) -> None:
+    """Check that nothing is held out of which there may be a copy that is trained on.
+
+    Args:
+        tokens: number of tokens of the corpus.
+        repeated: number of those at its beginning that may come again in it.
+
+    Raises:
+        UserError: something is; it says how many tokens there are that do not come again.
+    """
+    tail = tail_tokens(training, evaluation)
+    if tail and repeated > tokens - tail:
+        raise UserError(
+            f"evaluation.sequences: {tail} tokens are held out, but only {tokens - repeated} are of sources whose "
+            "weight is 1 or less; the others would be trained on, too: lower weights, or evaluation.sequences"
+        )

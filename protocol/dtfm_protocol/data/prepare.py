@@ -13,10 +13,11 @@ from dtfm_protocol.checkpoint.manifest import Manifest
 from dtfm_protocol.checkpoint.shard import describe_shard, encode_shard, torch_dtype
 from dtfm_protocol.checkpoint.state_slots import WEIGHT, state_table
 from dtfm_protocol.checkpoint.store import CheckpointStore
-from dtfm_protocol.data.batches import Batches
-from dtfm_protocol.data.text import text_files
+from dtfm_protocol.data.batches import Batches, check_held_out
+from dtfm_protocol.data.source_files import files_read
 from dtfm_protocol.data.text_check import check_encoding, check_sample, check_text_bytes
-from dtfm_protocol.data.token_shards import ShardFolder, tokenize
+from dtfm_protocol.data.token_shards import ShardFolder
+from dtfm_protocol.data.tokenization import tokenize
 from dtfm_protocol.data.tokenizer import save, vocabulary_size
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.job_file import Job
@@ -91,14 +92,17 @@ def prepare(
         _compare(first, _resolved(job, config, first.corpus), folder, alterable)
     check_encoding(job)
     check_sample(job, folder, say)
-    corpus, tokenizer = tokenize(job.data, folder / "tokens", say, first.corpus if first is not None else None)
+    same_as = first.corpus if first is not None else None
+    made = tokenize(job.data, folder / "tokens", say, same_as, seed=job.training.seed)
+    corpus = made.corpus
     Batches(corpus, job.training, job.evaluation)  # says at once when the text is too short
+    check_held_out(corpus.tokens, made.repeated, job.training, job.evaluation)
     resolved = _resolved(job, config, corpus)
     if first is not None:
         _compare(first, resolved, folder, alterable)
         resolved = first if keeps_first else resolved
     (folder / "prepared").unlink(missing_ok=True)
-    save(tokenizer, folder / "tokenizer")
+    save(made.tokenizer, folder / "tokenizer")
     write_atomically(folder / "job.json", resolved.model_dump_json(indent=1))
     if resolved.pretrained:
         _keep_pretrained(resolved, job, folder, say)
@@ -117,7 +121,7 @@ def _stamp(job: Job, without: Collection[str] = ()) -> str:
             table = table[name]
         table.pop(last, None)
     folders = [folder for folder in (job.model.path, job.data.tokenizer_folder) if folder is not None]
-    files = text_files(job.data) + sorted(file for folder in folders for file in folder.glob("*") if file.is_file())
+    files = files_read(job.data) + sorted(file for folder in folders for file in folder.glob("*") if file.is_file())
     seen = [(str(file), (stat := file.stat()).st_size, stat.st_mtime_ns) for file in files]
     programs = [platform.python_version(), sources_digest(*map(Path, dtfm_protocol.__path__))]
     programs += map(version, ("transformers", "tokenizers"))

@@ -1,113 +1,83 @@
-"""The owner's text as documents, in an order that does not depend on the file system."""
+"""Text files: each a document, in UTF-8."""
 
 import codecs
-import glob
+from collections.abc import Iterator
 from pathlib import Path
 
+from dtfm_protocol.data.not_text import HEAD_BYTES, looks_like, other_beginning
+from dtfm_protocol.data.rows import Fault, Row
+from dtfm_protocol.data.source_files import SourceFiles
 from dtfm_protocol.errors import UserError
-from dtfm_protocol.job.job_file import Data
 
-NO_TEXT = "data.text: there is no text in {}: every file is empty"
-"""What is said of a text without any."""
-_LOOKS = {
-    b"\xff\xfe": "UTF-16",
-    b"\xfe\xff": "UTF-16",
-    b"\x1f\x8b": "a file packed by gzip",
-    b"PK\x03\x04": "a zip archive or a document of an office program",
-    b"\x28\xb5\x2f\xfd": "a file packed by zstd",
-    b"\xfd7zXZ": "a file packed by xz",
-    b"BZh": "a file packed by bzip2",
-    b"%PDF": "a PDF",
-    b"PAR1": "a table in Parquet",
-}
-"""What files are that begin so."""
+PIECE_BYTES = 1 << 16
+"""Bytes of the piece of a file that a sample has of it."""
 
 
-def read_text(data: Data) -> list[str]:
-    """Read the documents of the corpus: one a file, sorted by path, or one a topic of Python's own manual.
+class NotText(Exception):
+    """The report that bytes are no text, and what to do about it."""
 
-    Line ends stay as they are in the files; empty documents are left out.
+
+def text_file(source: SourceFiles, file: Path, at: int = 0) -> Iterator[Row | Fault]:
+    """Read a text file as one row, whose column is "text"; line ends stay as they are.
 
     Args:
-        data: the job's `[data]`, with globs made absolute (`Job.rooted`).
+        at: the byte from which on it is read.
 
     Raises:
-        UserError: names the glob that matches no file, or the file that cannot be read or is not UTF-8, or says
-            that there is no text at all.
+        UserError: the file is out of reach.
     """
-    documents = _manual() if data.text == "cpython" else [_read(file) for file in text_files(data)]
-    documents = [document for document in documents if document]
-    if not documents:
-        raise UserError(NO_TEXT.format(data.text))
-    return documents
+    yield _row(source, file, _bytes_of(source, file, at), at, is_cut=False)
 
 
-def text_files(data: Data) -> list[Path]:
-    """List the files of the corpus, sorted; none where it is Python's manual.
-
-    Args:
-        data: the job's `[data]`, with globs made absolute (`Job.rooted`).
+def text_piece(source: SourceFiles, file: Path, at: int, size: int = PIECE_BYTES) -> Iterator[Row | Fault]:
+    """Read up to `size` bytes of a text file from byte `at` on, without the parts of characters at both ends.
 
     Raises:
-        UserError: names the glob that matches no file.
+        UserError: the file is out of reach.
     """
-    if data.text == "cpython":
-        return []
-    return sorted({file for pattern in data.text for file in _matches(pattern)})
+    yield _row(source, file, _bytes_of(source, file, at, size), at, is_cut=True)
 
 
-def _manual() -> list[str]:
-    try:
-        from pydoc_data.topics import topics
-    except ImportError:
-        raise UserError(
-            'data.text: "cpython" needs the module pydoc_data, which this Python lacks: name text files instead'
-        ) from None
-    return [topics[key] for key in sorted(topics)]
-
-
-def _matches(pattern: str) -> list[Path]:
-    # What exists under its own name is no pattern: a folder called "text [old]" must not be read as a glob.
-    parts = Path(pattern).parts
-    literal = Path(parts[0])
-    at = 1
-    while at < len(parts) and (literal / parts[at]).exists():
-        literal /= parts[at]
-        at += 1
-    if at == len(parts):
-        if literal.is_dir():
-            raise UserError(f'data.text: {literal} is a folder: name the files in it, e.g. "{literal.name}/*.txt"')
-        return [literal]
-    found = glob.glob(str(Path(*parts[at:])), root_dir=literal, recursive=True)
-    files = [literal / name for name in found if (literal / name).is_file()]
-    if not files:
-        raise UserError(f"data.text: no file matches {pattern}: check the path, which is seen from the job file")
-    return files
-
-
-def decoded(file: Path, data: bytes, at: int = 0, *, is_cut: bool = False) -> str:
-    """Return what the bytes of a file say.
+def decoded(data: bytes, at: int = 0, *, is_cut: bool = False) -> str:
+    """Return what the bytes of a text file say.
 
     Args:
         data: bytes of the file from byte `at` on.
         is_cut: whether the last character of them may go on after them; then it is left out.
 
     Raises:
-        UserError: they are not UTF-8.
+        NotText: they are not UTF-8, have a byte that is zero, or begin as another form does.
     """
+    looks = "" if at or not (kind := looks_like(data)) else f", it looks like {kind}"
     try:
-        return codecs.getincrementaldecoder("utf-8")().decode(data, not is_cut)
+        text = codecs.getincrementaldecoder("utf-8")().decode(data, not is_cut)
     except UnicodeDecodeError as error:
-        looks = next(
-            (f", it looks like {kind}" for mark, kind in _LOOKS.items() if not at and data.startswith(mark)), ""
-        )
-        raise UserError(
-            f"data.text: {file} is not UTF-8 (byte {at + error.start}){looks}: convert it or leave it out"
-        ) from None
+        raise NotText(f"is not UTF-8 (byte {at + error.start}){looks}: convert it or leave it out") from None
+    if (zero := data.find(b"\0")) >= 0:
+        raise NotText(f"is not text (byte {at + zero} is zero){looks}: leave it out")
+    if looks:
+        raise NotText(f"is not text{looks}: convert it or leave it out")
+    return text
 
 
-def _read(file: Path) -> str:
+def _row(source: SourceFiles, file: Path, data: bytes, at: int, *, is_cut: bool) -> Row | Fault:
+    begin = 0
+    while at and begin < min(3, len(data)) and data[begin] & 0xC0 == 0x80:  # a character that began before
+        begin += 1
+    # Who names a file in `sources` as text may mean lines of JSON as they are.
+    if not at and source.key == "data.text" and (why := other_beginning(str(file), data[:HEAD_BYTES])):
+        return Fault(0, why, len(data))
     try:
-        return decoded(file, file.read_bytes())
+        return Row(1, {"text": decoded(data[begin:], at + begin, is_cut=is_cut)}, len(data))
+    except NotText as error:
+        return Fault(0, str(error), len(data))
+
+
+def _bytes_of(source: SourceFiles, file: Path, at: int = 0, size: int = -1) -> bytes:
+    """Return the bytes of a file from byte `at` on; at most `size`, if that is not negative."""
+    try:
+        with file.open("rb") as stream:
+            stream.seek(at)
+            return stream.read(size)
     except OSError as error:
-        raise UserError(f"data.text: cannot read {file}: {error.strerror}") from None
+        raise UserError(f"{source.key}: cannot read {file}: {error.strerror}") from None

@@ -5,17 +5,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from dtfm_protocol.data.arrow_tables import check_pyarrow
 from dtfm_protocol.data.batches import check_enough, tail_tokens
-from dtfm_protocol.data.text import NO_TEXT, read_text, text_files
-from dtfm_protocol.data.text_size import (
-    READ_WHOLE,
-    TextSize,
-    bytes_of,
-    cut_piece,
-    most_tokens,
-    sampled_files,
-    text_size,
-)
+from dtfm_protocol.data.documents import NO_TEXT, Documents
+from dtfm_protocol.data.source_files import sources_of
+from dtfm_protocol.data.text_sample import read_piece, samples_of
+from dtfm_protocol.data.text_size import READ_WHOLE, TextSize, most_tokens, text_size
 from dtfm_protocol.data.token_shards import kept_bytes, token_bytes
 from dtfm_protocol.data.tokenizer import SMALLEST_BPE, bpe_size, vocabulary_size
 from dtfm_protocol.errors import UserError
@@ -41,40 +36,50 @@ def check_text_bytes(job: Job) -> None:
 
 
 def check_yield(job: Job) -> None:
-    """Check that there is text, and enough of it for the job's tokenizer, as far as its files' bytes tell.
+    """Check that there is text, that this machine has what reads it, and that there is enough of it for the job's
+    tokenizer, as far as its files' bytes tell.
 
     Raises:
         UserError: it cannot be, or there are no such files.
     """
-    files, size = text_files(job.data), bpe_size(job.data.tokenizer)
-    total = sum(map(bytes_of, files))
-    if files and not total:
-        raise UserError(NO_TEXT.format(job.data.text))
-    if files and size is not None and size > total + SMALLEST_BPE:
+    sources, size = sources_of(job.data), bpe_size(job.data.tokenizer)
+    for source in sources:
+        if source.source.kind in ("parquet", "dataset"):
+            check_pyarrow(source.key)
+        if not source.bytes:
+            raise UserError(NO_TEXT.format(source.key, source.source.path))
+    total = sum(source.bytes for source in sources)
+    is_bounded = sources and all(source.source.kind == "text" for source in sources)
+    if is_bounded and size is not None and size > total + SMALLEST_BPE:
         raise UserError(
             f'data.tokenizer: "{job.data.tokenizer}" is more than a text of {total} bytes can yield: '
             "give fewer tokens, or more text"
         )
+    if sources and job.evaluation.every and all(source.source.weight > 1 for source in sources):
+        raise UserError(
+            "data.sources: every weight is above 1, so that what evaluation holds out would be trained on, too: lower "
+            "them all (what counts is how they compare), or turn evaluation off"
+        )
 
 
 def check_encoding(job: Job, whole: int = READ_WHOLE) -> None:
-    """Check that the job's text can be read: all of a short one; of a longer one pieces, and the beginnings of files.
+    """Check that the job's text can be read: all of a short one; of a longer one samples, and the beginnings of files.
 
     Args:
         whole: bytes of the longest text of which all is looked at.
 
     Raises:
-        UserError: a file is out of reach or not UTF-8.
+        UserError: a file is out of reach, or holds what cannot be read.
     """
-    files = text_files(job.data)
-    if not files:
+    sources = sources_of(job.data)
+    if sum(source.bytes for source in sources) <= whole:
+        for _ in Documents(job.data, job.training.seed):
+            pass
         return
-    if sum(map(bytes_of, files)) <= whole:
-        read_text(job.data)
-        return
-    for file in files[:: -(-len(files) // HEADS)]:
-        cut_piece(file, 0, HEAD_BYTES)
-    sampled_files(files)
+    files = [(source, file) for source in sources for file in source.files]
+    for source, file in files[:: -(-len(files) // HEADS)]:
+        read_piece(source, file, 0, HEAD_BYTES)
+    samples_of(sources)
 
 
 def check_sample(
@@ -98,11 +103,10 @@ def check_sample(
         UserError: the tokenizer gives tokens that it does not have, the text is far too short, or more than a job can
             have, or there is no room for its tokens.
     """
-    files = text_files(job.data)
-    if sum(map(bytes_of, files)) <= whole:
+    if sum(source.bytes for source in sources_of(job.data)) <= whole:
         return None
     say("Looking at a sample of the text.")
-    size = text_size(job.data, whole)
+    size = text_size(job.data, whole, seed=job.training.seed)
     needed = job.training.tokens + 1 + tail_tokens(job.training, job.evaluation)
     if size.tokens * SURE < needed:
         check_enough(size.tokens, job.training, job.evaluation, "about ")

@@ -2,162 +2,142 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from math import ceil
+from typing import Any
 
-from dtfm_protocol.data.text import decoded, read_text, text_files
+from dtfm_protocol.data.documents import Documents
+from dtfm_protocol.data.source_files import SourceFiles, sources_of
+from dtfm_protocol.data.text_sample import SourceSample, samples_of
 from dtfm_protocol.data.token_shards import SHARD_BYTES
 from dtfm_protocol.data.tokenizer import TooLargeBPE, check_ids, encode, make_tokenizer, vocabulary_size
 from dtfm_protocol.errors import UserError
-from dtfm_protocol.job.job_file import Data
+from dtfm_protocol.job.data_table import Data
 from dtfm_protocol.job.resolved_job import MOST_SHARDS
 from dtfm_protocol.process.quantities import bytes_in_words
 
 READ_WHOLE = 4 << 20
 """Bytes of the largest text that is tokenized whole, which takes a second or two."""
-SAMPLES = 64
-"""Pieces that are read of a larger text."""
-SAMPLE_BYTES = 1 << 16
-"""Bytes of each."""
 
 
 @dataclass(frozen=True)
 class TextSize:
-    """The size of a text."""
+    """The size of a text, all repetitions counted."""
 
     documents: int
     bytes: int
+    """Bytes in UTF-8."""
     tokens: int
     """Tokens, with the end of text between two documents."""
     how: str = ""
-    """How the tokens were estimated, in words; "": they were counted."""
+    """How the tokens were estimated, in words, and of sources other than text files the rest, too; "": all was
+    counted."""
     smaller_bpe: int = 0
     """Size of the largest BPE that the sample yields, where that is less than the job's; 0: it is not, or there is
     none."""
 
 
-def text_size(data: Data, whole: int = READ_WHOLE) -> TextSize:
+def text_size(data: Data, whole: int = READ_WHOLE, *, seed: int = 0) -> TextSize:
     """Measure a job's text.
 
-    Bytes are counted. Tokens are counted where each byte is one, and where the text is short; of a longer one
-    `SAMPLES` pieces, evenly spaced over all files, are tokenized (a "bpe:SIZE" is trained on them alone), and the
-    whole is taken to have as many tokens a byte.
+    A short text is counted. Of a longer one documents at `SAMPLES` places, evenly spaced over all files, are tokenized
+    (a "bpe:SIZE" is trained on them alone), and the whole is taken to have as many tokens a byte, and other sources
+    than text files as many documents and bytes of text. Text files are counted where each byte is a token.
 
     Args:
-        data: the job's `[data]`, with globs made absolute (`Job.rooted`).
+        data: the job's `[data]`, with paths made absolute (`Job.rooted`).
         whole: bytes of the largest text that is tokenized whole.
+        seed: the job's, which draws documents of sources with a weight.
 
     Raises:
         UserError: the text or the tokenizer cannot be read or made, or there is more text than a job can name.
     """
-    files = text_files(data)
-    sizes = [bytes_of(file) for file in files]
-    found = _counted(data, read_text(data)) if not files or sum(sizes) <= whole else _sampled(data, files, sizes)
-    if found.tokens > MOST_SHARDS * SHARD_BYTES // 4:
-        largest = MOST_SHARDS * SHARD_BYTES // (2 if vocabulary_size(data) <= 1 << 16 else 4)
-        if found.tokens > largest:
-            raise UserError(f"data.text: {found.tokens} tokens are more than the {largest} of one job: give less text")
+    sources = sources_of(data)
+    is_short = sum(one.bytes for one in sources) <= whole
+    if data.tokenizer == "bytes" and _is_counted(sources) and (most := most_tokens(data)) is not None:
+        _check_few_enough(data, most)
+    found = _counted(data, [one.text for one in Documents(data, seed)]) if is_short else _sampled(data, sources)
+    _check_few_enough(data, found.tokens)
     return found
+
+
+def _check_few_enough(data: Data, tokens: int) -> None:
+    """Check that a job can name so many tokens.
+
+    Raises:
+        UserError: it cannot.
+    """
+    if tokens > MOST_SHARDS * SHARD_BYTES // 4:
+        largest = MOST_SHARDS * SHARD_BYTES // (2 if vocabulary_size(data) <= 1 << 16 else 4)
+        if tokens > largest:
+            raise UserError(f"data: {tokens} tokens are more than the {largest} of one job: give less text")
 
 
 def most_tokens(data: Data) -> int | None:
     """Return the most tokens that a job's text can have, by its files' bytes alone; None where these do not tell.
 
-    They do where a tokenizer is made of bytes.
+    They do where a tokenizer is made of bytes, and all sources are text files.
 
     Raises:
-        UserError: a glob matches no file, or a file is out of reach.
+        UserError: a path leads to no file, or a file is out of reach.
     """
-    files = text_files(data)
-    if not files or data.tokenizer_folder is not None:
+    sources = sources_of(data)
+    if not sources or data.tokenizer_folder is not None or any(one.source.kind != "text" for one in sources):
         return None
-    return sum(map(bytes_of, files)) + len(files) - 1
+    return sum(ceil(one.source.weight) * (one.bytes + len(one.files)) for one in sources) - 1
+
+
+def _is_counted(sources: Sequence[SourceFiles]) -> bool:
+    """Whether the bytes of files are those of documents, and each file is there a known number of times."""
+    return all(one.source.kind == "text" and one.source.weight.is_integer() for one in sources)
 
 
 def _counted(data: Data, documents: Sequence[str]) -> TextSize:
     size = sum(len(document.encode()) for document in documents)
-    tokens = size + len(documents) - 1 if data.tokenizer == "bytes" else _tokens(data, documents)
-    return TextSize(len(documents), size, tokens)
-
-
-def _sampled(data: Data, files: Sequence[Path], sizes: Sequence[int]) -> TextSize:
-    documents, total = sum(size > 0 for size in sizes), sum(sizes)
-    pieces = _pieces(files, sizes)
     if data.tokenizer == "bytes":
-        return TextSize(documents, total, total + documents - 1)
-    read = sum(len(piece.encode()) for piece in pieces)
-    counted, smaller = _sampled_tokens(data, pieces)
-    tokens = counted - (len(pieces) - 1)  # less the ends of text between the pieces
-    how = f"from a sample of {bytes_in_words(read)}"
-    return TextSize(documents, total, round(tokens / read * total) + documents - 1, how, smaller)
+        return TextSize(len(documents), size, size + len(documents) - 1)
+    return TextSize(len(documents), size, _tokens(data, make_tokenizer(data, documents), documents))
 
 
-def _sampled_tokens(data: Data, pieces: Sequence[str]) -> tuple[int, int]:
-    """Count the tokens of the pieces, by a smaller BPE where they yield none of the job's size, as the whole may.
+def _sampled(data: Data, sources: Sequence[SourceFiles]) -> TextSize:
+    samples = samples_of(sources)
+    weights = [one.source.weight for one in sources]
+    documents = _weighted(weights, [one.documents for one in samples])
+    total = _weighted(weights, [one.total for one in samples])
+    how = f"from a sample of {bytes_in_words(sum(one.bytes for one in samples))}"
+    if data.tokenizer == "bytes":
+        return TextSize(documents, total, total + documents - 1, "" if _is_counted(sources) else how)
+    tokenizer, smaller = _tokenizer(data, [text for one in samples for text in one.texts])
+    tokens = _weighted(weights, [_tokens_of(data, tokenizer, one) for one in samples])
+    return TextSize(documents, total, tokens + documents - 1, how, smaller)
 
-    Returns the tokens, and the size of that BPE, the largest that they yield; 0 where there is none.
+
+def _weighted(weights: Sequence[float], amounts: Sequence[float]) -> int:
+    return round(sum(weight * amount for weight, amount in zip(weights, amounts, strict=True)))
+
+
+def _tokens_of(data: Data, tokenizer: Any, sample: SourceSample) -> float:
+    """Estimate the tokens of a source's documents, without what stands between them."""
+    if not sample.bytes:
+        return 0.0
+    counted = _tokens(data, tokenizer, sample.texts) - (len(sample.texts) - 1)
+    return counted / sample.bytes * sample.total
+
+
+def _tokenizer(data: Data, pieces: Sequence[str]) -> tuple[Any, int]:
+    """Make the tokenizer of pieces; a smaller BPE where they yield none of the job's size, as the whole may.
+
+    Returns the tokenizer, and the size of that BPE, the largest that they yield; 0 where there is none.
     """
     try:
-        return _tokens(data, pieces), 0
+        return make_tokenizer(data, pieces), 0
     except TooLargeBPE as error:
         smaller = data.model_copy(update={"tokenizer": f"bpe:{error.yields}"})
-        return _tokens(smaller, pieces), error.yields
+        return make_tokenizer(smaller, pieces), error.yields
 
 
-def sampled_files(files: Sequence[Path]) -> list[str]:
-    """Read the pieces of a long text by which it is judged.
-
-    Raises:
-        UserError: a file is out of reach, or a piece is not UTF-8.
-    """
-    return _pieces(files, [bytes_of(file) for file in files])
-
-
-def _pieces(files: Sequence[Path], sizes: Sequence[int]) -> list[str]:
-    """Read `SAMPLES` pieces at even distances over all files as if they were one; shorter where a file ends."""
-    total, pieces = sum(sizes), []
-    for number in range(SAMPLES):
-        at = number * total // SAMPLES
-        place = 0
-        while at >= sizes[place]:
-            at -= sizes[place]
-            place += 1
-        pieces.append(cut_piece(files[place], at))
-    return [piece for piece in pieces if piece]
-
-
-def cut_piece(file: Path, at: int, size: int = SAMPLE_BYTES) -> str:
-    """Read up to `size` bytes from byte `at` on, without the parts of characters at both ends.
-
-    Raises:
-        UserError: the file is out of reach, or not UTF-8 there.
-    """
-    try:
-        with file.open("rb") as stream:
-            stream.seek(at)
-            data = stream.read(size)
-    except OSError as error:
-        raise UserError(f"data.text: cannot read {file}: {error.strerror}") from None
-    begin = 0
-    while at and begin < min(3, len(data)) and data[begin] & 0xC0 == 0x80:  # a character that began before
-        begin += 1
-    return decoded(file, data[begin:], at + begin, is_cut=True)
-
-
-def _tokens(data: Data, documents: Sequence[str]) -> int:
-    tokenizer, found = make_tokenizer(data, documents), 0
-    for piece in encode(data, tokenizer, documents, lambda line: None):
+def _tokens(data: Data, tokenizer: Any, documents: Sequence[str]) -> int:
+    found = 0
+    for piece in encode(data, tokenizer, documents):
         check_ids(piece, len(tokenizer))
         found += len(piece)
     return found
-
-
-def bytes_of(file: Path) -> int:
-    """Return the size of a file.
-
-    Raises:
-        UserError: it is out of reach.
-    """
-    try:
-        return file.stat().st_size
-    except OSError as error:
-        raise UserError(f"data.text: cannot read {file}: {error.strerror}") from None

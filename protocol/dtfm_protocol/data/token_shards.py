@@ -13,10 +13,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from dtfm_protocol.data.text import read_text
-from dtfm_protocol.data.tokenizer import Progress, check_ids, encode, make_tokenizer
+from dtfm_protocol.data.tokenizer import check_ids
 from dtfm_protocol.errors import Refused, UserError
-from dtfm_protocol.job.job_file import Data
 from dtfm_protocol.job.resolved_job import MOST_SHARDS, Corpus, Shard
 
 SHARD_BYTES = 2 << 20
@@ -156,34 +154,13 @@ def write_shards(
                 "the same, or use another --state-dir"
             )
         if number == MOST_SHARDS:
-            raise UserError(f"data.text: there are more than the {MOST_SHARDS} shards of one job: give less text")
+            raise UserError(f"data: there are more than the {MOST_SHARDS} shards of one job: give less text")
         if not kept.has(digest):
             kept.add(digest, data)
         shards.append(Shard(sha256=digest, tokens=len(piece)))
     if not shards:
-        raise UserError("data.text: there is no text in it")
+        raise UserError("data: there is no text in it")
     return Corpus(dtype=dtype, vocab_size=vocab_size, shards=tuple(shards))
-
-
-def tokenize(
-    data: Data, folder: Path, progress: Progress = lambda line: None, same_as: Corpus | None = None
-) -> tuple[Corpus, Any]:
-    """Read the job's text, make its tokenizer and write its shards into `folder`; return the corpus and the tokenizer.
-
-    Args:
-        same_as: corpus that the tokens must be; None: any.
-
-    Raises:
-        UserError: what `read_text`, `make_tokenizer` and `write_shards` raise.
-    """
-    progress("Reading the text.")
-    documents = read_text(data)
-    if data.tokenizer.startswith("bpe:"):
-        size = int(data.tokenizer.removeprefix("bpe:"))
-        progress(f"Working out {size:,} kinds of token from the text: of a long one, that takes minutes.")
-    tokenizer = make_tokenizer(data, documents)
-    tokens = encode(data, tokenizer, documents, progress)
-    return write_shards(folder, tokens, len(tokenizer), same_as=same_as), tokenizer
 
 
 def token_bytes(vocab_size: int) -> int:

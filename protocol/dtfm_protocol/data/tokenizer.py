@@ -1,7 +1,6 @@
 """The job's tokenizer, from text to token ids and back: bytes, a byte-level BPE trained on the text, or a ready one."""
 
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,18 +8,23 @@ import numpy as np
 import numpy.typing as npt
 
 from dtfm_protocol.errors import UserError
-from dtfm_protocol.job.job_file import Data
-from dtfm_protocol.process.quantities import time_in_words
-
-Progress = Callable[[str], None]
-"""A function that is told in a sentence what is being done, now and then."""
+from dtfm_protocol.job.data_table import Data
 
 END_OF_TEXT = "<|endoftext|>"
 """Text of the token that stands between two documents."""
 SMALLEST_BPE = 257
 """Size of a BPE that any text yields: the bytes, and the end of text."""
-SAID_SECONDS = 2.0
-"""Pause between two words on how far it is."""
+VOCABULARIES = (
+    "tokenizer.json",
+    "tokenizer.model*",
+    "vocab.*",
+    "*.vocab",
+    "*.model",
+    "*.spm",
+    "*.tiktoken",
+    "tekken.json",
+)
+"""Files of which a tokenizer's folder has at least one, but for tokenizers that need none."""
 CHARACTERS_AT_ONCE = 1 << 22
 """Characters that are handed to the tokenizer at a time: enough for all cores, little enough for memory."""
 
@@ -34,7 +38,7 @@ class TooLargeBPE(UserError):
         self.yields = yields
 
 
-def make_tokenizer(data: Data, documents: Sequence[str]) -> Any:
+def make_tokenizer(data: Data, documents: Iterable[str]) -> Any:
     """Make the job's tokenizer: one of `transformers` whose `eos_token` ends a document; `len()` is its vocabulary.
 
     "bytes" has the 256 bytes of UTF-8 as ids 0 to 255, and the end of text as 256. "bpe:SIZE" is trained on
@@ -108,55 +112,49 @@ def load(folder: Path) -> Any:
     """Load the tokenizer in `folder`; never a download, never code from the folder.
 
     Raises:
-        UserError: there is no folder, or none that `AutoTokenizer` loads.
+        UserError: there is no folder, none that `AutoTokenizer` loads, or a model's that has no tokenizer.
     """
     from transformers import AutoTokenizer
 
     if not folder.is_dir():
         raise UserError(f'no tokenizer folder {folder}: give "bytes", "bpe:SIZE" or a folder that exists')
+    is_bare = (folder / "config.json").is_file() and not any(any(folder.glob(name)) for name in VOCABULARIES)
+    none = (
+        f"data.tokenizer: the model's folder {folder} has no tokenizer: put the files of the one with which it was "
+        'trained there, or name another in [data], as tokenizer = "bytes"'
+    )
     try:
-        return AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
+        found = AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
     except Exception as error:  # noqa: BLE001 - a broken folder fails in as many ways as it has formats
+        if is_bare:
+            raise UserError(none) from None
         reason = str(error).strip().split("\n")[0]
         raise UserError(f"cannot load a tokenizer from {folder}: {reason}") from None
+    if is_bare and type(found).vocab_files_names:  # made up of nothing but the architecture's name
+        raise UserError(none)
+    return found
 
 
 def encode(
-    data: Data,
-    tokenizer: Any,
-    documents: Sequence[str],
-    progress: Progress,
-    clock: Callable[[], float] = time.monotonic,
+    data: Data, tokenizer: Any, documents: Iterable[str], *, goes_on: bool = False
 ) -> Iterator[npt.NDArray[np.integer[Any]]]:
     """Encode the documents as token ids, in pieces: [tokens] each, with the end of text between two documents.
 
     The name of a special token inside a document is text like any other.
+
+    Args:
+        goes_on: whether documents came before, so that the end of text stands before the first of these, too.
     """
     end = np.array([tokenizer.eos_token_id])
-    total = sum(map(len, documents))
-    done, begun, said = 0, clock(), 0.0
     for batch in _batches(documents):
-        for document, ids in zip(batch, _encode_batch(data, tokenizer, batch), strict=True):
-            if done:
+        for ids in _encode_batch(data, tokenizer, batch):
+            if goes_on:
                 yield end
             yield ids
-            done += len(document)
-        now = clock()
-        if done < total and now - said >= SAID_SECONDS:
-            said = now
-            progress(_far(done, total, now - begun))
+            goes_on = True
 
 
-def _far(done: int, total: int, seconds: float) -> str:
-    """Return how far the text is encoded, in a sentence."""
-    left = time_in_words(seconds * (total - done) / done)
-    return (
-        f"Turning the text into tokens: {done / 1e6:,.0f} of {total / 1e6:,.0f} million characters "
-        f"({100 * done / total:.0f} %), {'' if left.startswith('less') else 'about '}{left} left."
-    )
-
-
-def _batches(documents: Sequence[str]) -> Iterator[list[str]]:
+def _batches(documents: Iterable[str]) -> Iterator[list[str]]:
     batch: list[str] = []
     size = 0
     for document in documents:
@@ -205,7 +203,7 @@ def _letters() -> list[str]:
     return [chr(byte if byte in printable else next(others)) for byte in range(256)]
 
 
-def _bpe(name: str, documents: Sequence[str]) -> Any:
+def _bpe(name: str, documents: Iterable[str]) -> Any:
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
     size = _size(name)

@@ -4,10 +4,11 @@ import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import ConfigDict, Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from dtfm_protocol.bounds import MOST_AMOUNT, MOST_UINT32
 from dtfm_protocol.errors import UserError
+from dtfm_protocol.job.data_table import Data
 from dtfm_protocol.job.learning_rate import RateSchedule, learning_rate_of
 from dtfm_protocol.schema import NEEDED, Schema
 
@@ -52,28 +53,6 @@ class Model(Schema):
     def fields(self) -> dict[str, Any]:
         """The fields of the `transformers` config that the job sets."""
         return dict(self.model_extra or {})
-
-
-class Data(Schema):
-    """The `[data]` table: the text that is read, and how it becomes tokens."""
-
-    text: list[str] | Literal["cpython"]
-    """Files and globs relative to the job file, or "cpython": the prose of `pydoc_data.topics`."""
-    tokenizer: str = "bytes"
-    """The tokenizer: "bytes", "bpe:SIZE" (trained on the text), or a tokenizer's folder relative to the job file."""
-
-    @property
-    def tokenizer_folder(self) -> Path | None:
-        """The folder in which the tokenizer lies; None where it is made here."""
-        made = self.tokenizer == "bytes" or self.tokenizer.startswith("bpe:")
-        return None if made else Path(self.tokenizer)
-
-    @field_validator("text", mode="before")
-    @classmethod
-    def _is_a_list(cls, value: object) -> object:
-        if value != "cpython" and not (value and isinstance(value, list) and all(isinstance(v, str) for v in value)):
-            raise ValueError(f'write a list of files and globs, as ["corpus/*.txt"], or "cpython" (got {value!r})')
-        return value
 
 
 class Lora(Schema):
@@ -328,8 +307,4 @@ class Job(Schema):
         model = self.model
         if model.path is not None:
             model = model.model_copy(update={"path": folder / model.path})
-        text = self.data.text if isinstance(self.data.text, str) else [str(folder / glob) for glob in self.data.text]
-        lies = self.data.tokenizer_folder
-        tokenizer = str(folder / lies) if lies is not None else self.data.tokenizer
-        data = self.data.model_copy(update={"text": text, "tokenizer": tokenizer})
-        return self.model_copy(update={"model": model, "data": data})
+        return self.model_copy(update={"model": model, "data": self.data.rooted(folder, model.path)})

@@ -10,7 +10,7 @@ from dtfm_coordinator.allocator.problem.stage_needs import StageNeeds, depths, s
 from dtfm_protocol.data.batches import check_enough, tail_tokens
 from dtfm_protocol.data.text_size import TextSize
 from dtfm_protocol.errors import UserError
-from dtfm_protocol.job.job_file import Data, Job
+from dtfm_protocol.job.job_file import Job
 from dtfm_protocol.job.job_limits import check_limits
 
 MANY_EPOCHS = 4.0
@@ -110,9 +110,10 @@ def job_findings(
     model = demand = None
     if settled is None and job.model.path is None and job.data.tokenizer != "bytes":
         # A mistake of the tokenizer hides those of the model, and whether it has as many layers as stages are wanted.
-        by_bytes = attempt(lambda: settle(job.model_copy(update={"data": Data(text=job.data.text)})))
-        if by_bytes is not None:
-            attempt(lambda: check_choices(job.plan, job.training.micro_batches, by_bytes[1].layers))
+        by_bytes = job.data.model_copy(update={"tokenizer": "bytes"})
+        laid_out = attempt(lambda: settle(job.model_copy(update={"data": by_bytes})))
+        if laid_out is not None:
+            attempt(lambda: check_choices(job.plan, job.training.micro_batches, laid_out[1].layers))
     if settled is not None:
         architecture, demand = settled
         attempt(lambda: check_choices(job.plan, job.training.micro_batches, demand.layers))
@@ -183,7 +184,7 @@ def notes(job: Job, text: TextFindings | None) -> tuple[str, ...]:
     made_here = job.data.tokenizer_folder is None
     if made_here and job.model.path is not None and any(job.model.path.glob("*.safetensors")):
         found.append(
-            f"the weights in model.path have learned another tokenizer than {job.data.tokenizer!r}: give "
-            "data.tokenizer the folder of theirs"
+            f"the weights in model.path have learned another tokenizer than {job.data.tokenizer!r}: without "
+            "data.tokenizer theirs is taken"
         )
     return tuple(found)

@@ -56,6 +56,8 @@ def _take_out(values: dict[str, Any], place: tuple[int | str, ...]) -> bool:
         plain = {"warmup_steps": 0, "schedule": "cosine", "schedule_end": None, "schedule_decay": 0}
         values["training"] = {**training, "micro_batch": together, **plain}
         return True
+    if place == ("data",):
+        return False  # without it there is no job, which would only be said as well
     table: Any = values
     *outer, key = place
     for name in outer:

@@ -71,6 +71,8 @@ def _text_words(found: JobFindings, text: TextFindings) -> list[tuple[str, str]]
     documents = "1 document" if measured.documents == 1 else f"{measured.documents:,} documents"
     counted = f", estimated {measured.how}" if measured.how else ""
     about = "about " if measured.how else ""
+    if found.job.data.sources is not None:
+        documents = f"{about}{documents}"
     lines = [
         (
             "text",

@@ -1,0 +1,77 @@
+"""A sample of a job's documents, which stands for all of them where there are many."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dtfm_protocol.data.documents import DocumentReader
+from dtfm_protocol.data.row_formats import FORMATS
+from dtfm_protocol.data.source_files import SourceFiles
+from dtfm_protocol.data.text import PIECE_BYTES, text_piece
+
+SAMPLES = 64
+"""Places of all sources at which documents are read."""
+
+
+@dataclass(frozen=True)
+class SourceSample:
+    """A sample of a source."""
+
+    texts: tuple[str, ...]
+    """Documents of it; of text files, pieces."""
+    bytes: int
+    """Bytes of these in UTF-8."""
+    documents: int
+    """Documents that the whole source has, each counted once; of text files they are counted, else estimated."""
+    total: int
+    """Bytes that these have in UTF-8; of text files they are counted, else estimated."""
+
+
+def samples_of(sources: Sequence[SourceFiles]) -> list[SourceSample]:
+    """Read documents at even distances over all files as if they were one; of each source at least at one place.
+
+    Raises:
+        UserError: a file is out of reach, or holds what cannot be read.
+    """
+    total = sum(one.bytes for one in sources)
+    return [_sample(one, max(1, round(SAMPLES * one.bytes / max(1, total)))) for one in sources]
+
+
+def read_piece(source: SourceFiles, file: Path, at: int, size: int = PIECE_BYTES) -> tuple[list[str], float]:
+    """Read documents from about byte `at` of a file on until they have `size` bytes; of a text file a piece of them.
+
+    Returns the documents that are not empty, and the bytes of the file that they take.
+
+    Raises:
+        UserError: the file is out of reach, or holds what cannot be read.
+    """
+    kind, reader = source.source.kind, DocumentReader(source)
+    rows = text_piece(source, file, at, size) if kind == "text" else FORMATS[kind].rows(source, file, at)
+    texts, read, found = list[str](), 0.0, 0
+    for row in rows:
+        read += row.size
+        if text := reader.text(row, file, at=at):
+            texts.append(text)
+            found += len(text.encode())
+        if max(found, read) >= size:
+            break
+    return texts, read
+
+
+def _sample(source: SourceFiles, places: int) -> SourceSample:
+    sizes = [source.bytes_of(file) for file in source.files]
+    total, texts, read = sum(sizes), list[str](), 0.0
+    for number in range(places):
+        at = number * total // places
+        place = 0
+        while place < len(sizes) - 1 and at >= sizes[place]:
+            at -= sizes[place]
+            place += 1
+        found, taken = read_piece(source, source.files[place], at)
+        texts += found
+        read += taken
+    size = sum(len(text.encode()) for text in texts)
+    if source.source.kind == "text":
+        return SourceSample(tuple(texts), size, sum(one > 0 for one in sizes), total)
+    scale = total / read if read else 0.0
+    return SourceSample(tuple(texts), size, round(len(texts) * scale), round(size * scale))

@@ -1,0 +1,94 @@
+"""The `[data]` table of the job file: which documents are read, and how they become tokens."""
+
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from dtfm_protocol.job.document_template import DocumentTemplate
+from dtfm_protocol.schema import Schema
+
+SourceKind = Literal["text", "jsonl", "parquet", "dataset"]
+"""Form in which a source's documents are kept (`data.row_formats` has the reader of each)."""
+MOST_WEIGHT = 1000.0
+"""Times that a document may be in the corpus."""
+
+
+class DataSource(Schema):
+    """A source of documents: an entry of `sources`."""
+
+    path: Annotated[str, Field(min_length=1)]
+    """A file or glob relative to the job file; of the kind "dataset", a folder or a glob of folders."""
+    kind: SourceKind
+    """The form of the files: "text", a document each; "jsonl", an object of JSON on each line; "parquet"; "dataset", a
+    folder that `save_to_disk` of `datasets` has written."""
+    column: str | None = None
+    """The column, or key of an object, whose text is the document; without it and without `template`, "text"."""
+    template: str | None = None
+    """The document with names of columns in braces, as "{question}\\n{answer}", in place of `column`."""
+    weight: Annotated[float, Field(gt=0, le=MOST_WEIGHT)] = 1.0
+    """How many times a document is in the corpus: 2 has each twice, 0.25 a quarter of them, one of every four, drawn by
+    `training.seed`; 1.5 has each once, and half of them once more."""
+    on_error: Literal["stop", "skip"] = "stop"
+    """What a row without its columns, or a damaged one, does: "stop" refuses the job and names the row; "skip" leaves
+    such rows out, and says how many they were."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.kind == "text" and (self.column is not None or self.template is not None):
+            raise ValueError('column: a file of the kind "text" is a document as it is: remove column and template')
+        if self.column is not None and self.template is not None:
+            raise ValueError("template: give either column or template")
+        DocumentTemplate(self.column, self.template)
+        return self
+
+
+class Data(Schema):
+    """The `[data]` table: the text that is read, and how it becomes tokens."""
+
+    text: list[str] | Literal["cpython"] | None = None
+    """Text files and globs relative to the job file, each file a document, or "cpython": the prose of
+    `pydoc_data.topics`."""
+    sources: Annotated[list[DataSource], Field(min_length=1, max_length=1000)] | None = Field(
+        default=None, exclude_if=lambda sources: sources is None
+    )
+    """In place of `text`, a list of sources, in other forms than text files, too."""
+    tokenizer: str = "bytes"
+    """The tokenizer: "bytes", "bpe:SIZE" (trained on the text), or a tokenizer's folder relative to the job file.
+    Without it, a model from `path` keeps its own."""
+
+    @property
+    def tokenizer_folder(self) -> Path | None:
+        """The folder in which the tokenizer lies; None where it is made here."""
+        made = self.tokenizer == "bytes" or self.tokenizer.startswith("bpe:")
+        return None if made else Path(self.tokenizer)
+
+    @field_validator("text", mode="before")
+    @classmethod
+    def _is_a_list(cls, value: object) -> object:
+        if value is None or value == "cpython":
+            return value
+        if not (value and isinstance(value, list) and all(isinstance(v, str) for v in value)):
+            raise ValueError(f'write a list of files and globs, as ["corpus/*.txt"], or "cpython" (got {value!r})')
+        return value
+
+    @model_validator(mode="after")
+    def _one_origin(self) -> Self:
+        if (self.text is None) == (self.sources is None):
+            raise ValueError("give either text = [...], a list of text files, or sources = [...]")
+        return self
+
+    def rooted(self, folder: Path, model: Path | None) -> Self:
+        """Return the same table with relative paths made absolute, seen from `folder`.
+
+        Args:
+            model: the model's folder, absolute, whose tokenizer is taken where none is named; None: it has none.
+        """
+        if "tokenizer" not in self.model_fields_set and model is not None:
+            tokenizer = str(model)
+        else:
+            lies = self.tokenizer_folder
+            tokenizer = str(folder / lies) if lies is not None else self.tokenizer
+        text = [str(folder / one) for one in self.text] if isinstance(self.text, list) else self.text
+        sources = self.sources and [one.model_copy(update={"path": str(folder / one.path)}) for one in self.sources]
+        return self.model_copy(update={"text": text, "sources": sources, "tokenizer": tokenizer})
