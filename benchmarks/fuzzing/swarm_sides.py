@@ -30,6 +30,7 @@ class Sides:
         self.until = time.time() + YEAR
         self.authority = authority_certificate(self.owner)
         self.certificate = issue_credential(self.owner, SWARM, self.liar.peer_id, TOKEN, self.until)
+        self._own = issue_credential(self.owner, SWARM, self.node.peer_id, TOKEN, self.until)
         self.token = EntryToken.issue(self.owner, SWARM, 5, int(self.until))
         self.posts = {identity.peer_id: Post(SWARM, identity) for identity in (self.owner, self.node, self.liar)}
         self.loop = asyncio.new_event_loop()
@@ -39,8 +40,7 @@ class Sides:
 
     def admission(self) -> Admission:
         """Return a new admission of the node."""
-        own = issue_credential(self.owner, SWARM, self.node.peer_id, TOKEN, self.until)
-        return Admission(SWARM, [self.owner.peer_id], own, [self.authority])
+        return Admission(SWARM, [self.owner.peer_id], self._own, [self.authority])
 
     def invite(self) -> Invite:
         """Return an invite of the coordinator."""
