@@ -58,8 +58,7 @@ class TrainingStage:
         """Build the stage, without weights; `training` has the sizes of a step under this plan."""
         index = plan.stage_of(me)
         assert index is not None, "only peers of the plan have a stage"
-        self.index = index
-        self.is_first, self.is_last = index == 0, index == len(plan.stages) - 1
+        self.index, self.is_first, self.is_last = index, index == 0, index == len(plan.stages) - 1
         first, end = plan.stages[index]
         self.config, self.training, self._device, self._wire = config, training, device, plan.wire
         self.training_at: Callable[[int], Training] = lambda step: training
@@ -68,9 +67,8 @@ class TrainingStage:
         self.parameters, self.frozen = _divided(self.stage, config, training)
         """What is trained, by name, on which all of the state rests, and what stays as it begins."""
         groups = [[name for name in group if name in self.parameters] for group in self.stage.backward_order()]
-        if training.weights == "bf16":
-            compiled = False  # torch.compile knows no gradient that has another type than its weight
-            keep_in_bf16(self.stage, own_products=True)
+        # torch.compile knows no gradient that has another type than its weight.
+        compiled = compiled and training.weights == "fp32"
         self.hidden_size = model_sizes(config).hidden_size
         sizes = [{name: self.parameters[name].numel() for name in names} for names in groups]
         flats = flats_of(plan, index, sizes, shared_names(config), bucket_bytes)
@@ -243,11 +241,14 @@ class TrainingStage:
 
 
 def _divided(stage: Stage, config: dict[str, Any], training: Training) -> tuple[Parameters, Parameters]:
-    """Return what the job trains of a stage, its adapters included, and what it does not, which takes no gradient."""
+    """Give a stage its adapters and the type of its weights; return what the job trains of it, and what it does not,
+    which takes no gradient."""
     if training.method == "lora":
         stage.adapt(config, training.lora)
     held, frozen = stage.named_state(), frozen_names(config, training)
     for name in frozen & held.keys():
         held[name].requires_grad_(False)
+    if training.weights == "bf16":
+        keep_in_bf16(stage, own_products=True)
     trained = {name: parameter for name, parameter in held.items() if name not in frozen}
     return trained, {name: parameter for name, parameter in held.items() if name in frozen}
