@@ -46,7 +46,7 @@ async def test_an_invite_lets_so_many_in_and_a_banned_member_loses_the_swarm_whi
     begun = swarm.events()[-1].step
     await swarm.until(lambda: swarm.step > begun + 10, "they train")
     assert set(swarm.layout()["pipelines"][0]) == {swarm.peer_of(first), swarm.peer_of(spare)}
-    why = "this node, or its invite, is banned from the swarm"
+    why = "the owner has banned this machine, or all that came with its invite"
     assert await invited.exit_code() == 2
     assert invited.said().count(why) == 1
     for times in (2, 3):

@@ -151,7 +151,6 @@ async def test_a_run_that_was_stopped_goes_on_with_another_number_of_nodes_and_s
 
 METHODS = {
     "all is trained": "",
-    "pretrained layers are frozen": 'method = "frozen-layers"\nlayers = [0, 2]\n',
     "adapters are trained": 'method = "lora"\nlora = {r = 4, target_modules = ["q_proj", "down_proj"]}\n',
 }
 
@@ -162,7 +161,8 @@ def begin_pretrained(job: Path, method: str) -> None:
     begin, end = text.index("[model]"), text.index("[data]")
     fields = tomllib.loads(text[begin:end])["model"]
     build_whole(resolve_config(Model.model_validate(fields), 257, 32), seed=4).save_pretrained(job.parent / "model")
-    text = f'{text[:begin]}[model]\npath = "model"\n{text[end:]}'
+    data = text[end:].replace("[data]\n", '[data]\ntokenizer = "bytes"\n')
+    text = f'{text[:begin]}[model]\npath = "model"\n{data}'
     job.write_text(text.replace("[training]\n", f"[training]\n{method}"), encoding="utf-8")
 
 
