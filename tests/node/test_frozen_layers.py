@@ -123,8 +123,9 @@ def test_the_loss_of_each_step_is_that_of_a_plain_loop_with_the_adapters_of_peft
     assert found[-1] < found[0] - 0.01
 
 
-@pytest.mark.parametrize("schedule", ["1f1b", "zero-bubble"])
-@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+@pytest.mark.parametrize(
+    ("schedule", "tied"), [("1f1b", False), ("zero-bubble", True)], ids=["1f1b, untied", "zero-bubble, tied"]
+)
 @pytest.mark.parametrize("keys", [FIRST_HALF, MIDDLE, ALL_LAYERS, LORA], ids=["first half", "middle", "all", "lora"])
 @pytest.mark.parametrize("name", ["2x2", "uneven layers", "1x4", "crossed routes"])
 async def test_any_plan_trains_as_one_process_does(
