@@ -260,11 +260,18 @@ class _Dht:
 
     async def _alone(self, work: Awaitable[Any]) -> Any:
         """Await `work`, and end the calls to others that it has begun."""
-        before = asyncio.all_tasks()
+        begun, loop = list[asyncio.Task[Any]](), asyncio.get_running_loop()
+
+        def begin(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> asyncio.Task[Any]:
+            begun.append(asyncio.Task(work, loop=loop, **options))
+            return begun[-1]
+
+        loop.set_task_factory(begin)
         try:
             return await work
         finally:
-            for task in asyncio.all_tasks() - before:
+            loop.set_task_factory(None)
+            for task in begun:
                 task.cancel()
 
 
