@@ -78,6 +78,11 @@ class Page:
     def origin(self) -> str:
         return self.server.url.rstrip("/")
 
+    def tell(self) -> None:
+        """Have who looks told of the present status, however new the last one is of which was told."""
+        self.status.feed._told_at = -1e9
+        self.status.write()
+
 
 @contextlib.asynccontextmanager
 async def served(folder: Path, web: str = "0", **options: Any) -> AsyncIterator[Page]:
@@ -134,7 +139,7 @@ async def test_the_members_and_their_buttons_are_not_cut_on_a_screen_of_any_widt
         page.peers.state.plan = plan_of(MEMBER)
         append_shares(tmp_path, page.peers.state.plan, page.peers.rows)
         page.peers.rows.append(row(1))
-        page.status.write()
+        page.tell()
         for width in (360, 740, 800, 1000, 1280):
             await browser.look_like(width, 900)
             await browser.open(link(page.server.url, page.keys.owner))
@@ -177,8 +182,7 @@ async def test_who_looks_is_told_at_once_and_after_a_while_away_all_anew(tmp_pat
         assert (kind, whole["members"]) == ("whole", {})
         assert page.status.feed.viewers == 1
         await page.peers.join("a")
-        page.status.feed._told_at = -1e9
-        page.status.write()
+        page.tell()
         kind, patch = await event()
         assert kind == "patch"
         assert patch["members"]["a"]["role"] == "spare"
