@@ -44,13 +44,14 @@ class Ports:
         sides = self._sides
         own = Admission(SWARM, [sides.owner.peer_id], authority_certificate(sides.owner), [sides.authority])
         broker = EmbeddedBroker(TopicRules(SWARM, [sides.owner.peer_id]))
-        limits = EntranceLimits(handshake=2.0, first_bytes=1.0, enrolment=1.0, goodbye=0.2)
+        # Short: most inputs end before they are whole, and each would be waited for.
+        limits = EntranceLimits(handshake=0.5, first_bytes=0.1, enrolment=0.1, goodbye=0.01)
         opening = entrance(HOST, 0, sides.owner, own, _enrols_nobody, broker, limits)
         self.entrance: Entrance = await self._stack.enter_async_context(opening)
         listener = socket.create_server((HOST, 0), backlog=64)
         listener.setblocking(False)
         self.direct = TlsConnections(
-            sides.node, sides.admission(), listener, {"service": _takes_all}, DirectLimits(handshake=2.0)
+            sides.node, sides.admission(), listener, {"service": _takes_all}, DirectLimits(handshake=0.5)
         )
         await self._stack.enter_async_context(self.direct.running())
 
