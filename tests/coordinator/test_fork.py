@@ -76,6 +76,7 @@ def test_a_fork_of_a_job_that_trains_adapters_begins_with_the_model_that_they_ma
     assert said(file, "--from", state)[0] == 0
     forked = Job.load(file)
     assert (forked.training.method, forked.training.lora) == ("lora", job.training.lora)
+    assert "\n[lora]\nr = 8\n" in file.read_text()
     begun = dict(AutoModelForCausalLM.from_pretrained(forked.model.path).named_parameters())
     for name, value in whole.named_parameters():
         more = 16 / 8 * 8 * 0.1 * 0.1 if ".q_proj." in name else 0.0

@@ -258,6 +258,16 @@ def test_layers_and_adapters_come_with_the_method_that_takes_them(changes: dict[
     assert said in complaint(changes)
 
 
+def test_a_wrong_key_of_a_table_of_its_own_is_called_as_the_file_calls_it(tmp_path: Path) -> None:
+    file = tmp_path / "job.toml"
+    demo = (Path(__file__).parents[2] / "examples" / "demo.toml").read_text(encoding="utf-8")
+    table = '[lora]\nr = 0\ntarget_modules = ["q_proj"]\n'
+    file.write_text(demo.replace("[training]\n", '[training]\nmethod = "lora"\n') + table, encoding="utf-8")
+    with pytest.raises(UserError) as refused:
+        Job.load(file)
+    assert "job.toml: lora.r: should be greater than 0" in str(refused.value)
+
+
 def test_what_is_trained_must_be_known_by_all_who_train() -> None:
     job = Job.read(with_values({"training.method": "frozen-layers", "training.layers": [0, 8]}), "job.toml")
     assert needs_of(job) == ("training.method", "training.layers")

@@ -49,12 +49,12 @@ def fork(run: str, job_file: Path) -> int:
         "\n[data]",
         *_data(served.data, model.name, job_file.absolute().parent),
     ]
-    for table, values in settings._asdict().items():
-        lines.append(f"\n[{table}]")
-        lines += [f"{key} = {_toml(value)}" for key, value in values.model_dump(mode="json").items()]
-    if sharing := served.sharing.model_dump(mode="json", exclude_defaults=True):
-        lines.append("\n[sharing]")
-        lines += [f"{key} = {_toml(value)}" for key, value in sharing.items()]
+    tables = {name: values.model_dump(mode="json") for name, values in settings._asdict().items()}
+    lora = tables["training"].pop("lora", None)
+    tables |= {"lora": lora, "sharing": served.sharing.model_dump(mode="json", exclude_defaults=True)}
+    for table, keys in tables.items():
+        if keys:
+            lines += [f"\n[{table}]", *(f"{key} = {_toml(value)}" for key, value in keys.items())]
     write_atomically(job_file, "\n".join(lines) + "\n")
     return taken
 

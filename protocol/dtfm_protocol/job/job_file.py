@@ -300,7 +300,12 @@ class Job(Schema):
             raise UserError(f"cannot read the job file {path}: {error.strerror}") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise UserError(f"{path} is not a TOML file: {error}") from None
-        return cls.read(values, str(path)).rooted(path.resolve().parent)
+        try:
+            job = cls.read(values, str(path))
+        except UserError as error:
+            # A table of its own in the file is called as it is there.
+            raise (UserError(str(error).replace("training.lora.", "lora.")) if "lora" in values else error) from None
+        return job.rooted(path.resolve().parent)
 
     def rooted(self, folder: Path) -> Self:
         """Return the same job with its relative paths made absolute, seen from `folder`."""
