@@ -23,6 +23,7 @@ from tests.harness.daemon import Daemon
 from tests.harness.jobs import Size
 from tests.harness.swarm import Swarm
 
+from benchmarks.runs import machine
 from benchmarks.tables import keep, markdown, show
 from dtfm_lab.emulation.emulated_network import EmulatedNetwork
 from dtfm_lab.emulation.wiring import Wiring
@@ -53,6 +54,13 @@ CASES: dict[str, tuple[tuple[str, ...], ...]] = {
 CAPS = ["case", "node", "direction", "cap, Mbit/s", "most over 10 s, Mbit/s", "of the cap"]
 STEPS = ["case", "steps", "measured step, s", "predicted, s", "off"]
 PAUSES = ["what", "seconds to silence", "bytes a second then", "cores then", "bytes sent from then to silence"]
+
+IDLE_LINES = "A step's messages leave a line idle in between: copies of states alone keep a cap full.\n"
+UNCOUNTED = "No prediction counts copies of states for a spare; in that case they go after every step.\n"
+LEFT = (
+    "Seconds count from the command's start, which takes two of them. Bytes are those of both directions; what is left "
+    "are signs of life, the coordinator's words to all, and libp2p's own.\n"
+)
 
 
 @dataclass
@@ -227,16 +235,22 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=40.0)
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
-    parts = []
+    parts, began_on = [], machine()
     if arguments.only != "pauses":
         went, took = asyncio.run(caps(arguments.cases, arguments.seconds))
         show("Most traffic of a node in any ten seconds", CAPS, went)
         show("Steps", STEPS, took)
-        parts += [markdown("Most traffic of a node in any ten seconds", CAPS, went), markdown("Steps", STEPS, took)]
+        parts += [
+            f"Machine: {began_on}.\n",
+            markdown("Most traffic of a node in any ten seconds", CAPS, went),
+            IDLE_LINES,
+            markdown("Steps", STEPS, took),
+            UNCOUNTED,
+        ]
     if arguments.only != "caps":
         rows = asyncio.run(pauses())
         show("From a pause to silence", PAUSES, rows)
-        parts.append(markdown("From a pause to silence", PAUSES, rows))
+        parts += [markdown("From a pause to silence", PAUSES, rows), LEFT]
     keep(arguments.out, "Limits of a node", "python -m benchmarks.limits", parts)
 
 
