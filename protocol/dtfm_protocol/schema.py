@@ -105,10 +105,11 @@ def needs_of(document: BaseModel) -> tuple[str, ...]:
     found = list[str]()
     for name, field in type(document).model_fields.items():
         value = getattr(document, name)
-        if isinstance(value, BaseModel):
+        if NEEDED in field.metadata:
+            if value != field.get_default(call_default_factory=True):
+                found.append(name)
+        elif isinstance(value, BaseModel):
             found += [f"{name}.{inner}" for inner in needs_of(value)]
-        elif NEEDED in field.metadata and value != field.get_default(call_default_factory=True):
-            found.append(name)
     return tuple(found)
 
 

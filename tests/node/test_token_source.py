@@ -11,6 +11,7 @@ from dtfm_node.runner.token_source import TokenSource
 from dtfm_node.state.disk_budget import DiskBudget
 from dtfm_protocol.checkpoint.transfers import SHARDS, TransferReply, WantShard, fetch_shard, serve_shards
 from dtfm_protocol.data.batches import Batches
+from dtfm_protocol.data.sample_shards import SampleWriter
 from dtfm_protocol.data.token_shards import ShardFolder, write_shards
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.job.job_file import Checkpointing, Evaluation, Planning, Training
@@ -43,6 +44,16 @@ def job(tmp_path: Path) -> ResolvedJob:
         plan=Planning(),
         checkpoint=Checkpointing(),
     )
+
+
+@pytest.fixture
+def marked(job: ResolvedJob, tmp_path: Path) -> ResolvedJob:
+    """The same with samples; the last 15 tokens are of no window, and left out."""
+    writer = SampleWriter(tmp_path / OWNER, 16, 64)
+    tokens = np.random.default_rng(3).integers(0, 250, 2033)
+    corpus = write_shards(tmp_path / OWNER, [tokens], vocab_size=257, shard_bytes=128)
+    writer.add(np.random.default_rng(4).integers(0, 4, 2033).astype(np.uint8))
+    return job.model_copy(update={"corpus": corpus.model_copy(update={"samples": writer.samples()})})
 
 
 class Members:
@@ -211,3 +222,27 @@ async def test_a_shard_of_another_size_than_the_job_says_is_not_read(job: Resolv
     await MemoryDataPlane(members.network, OWNER).serve(SHARDS, swollen)
     with pytest.raises(Refused, match="offers a shard of 1048576 bytes, not 128"):
         await fetch_shard(MemoryDataPlane(members.network, "a"), OWNER, job.corpus.shards[0].sha256, 128)
+
+
+@pytest.mark.parametrize("peer", ["a", "m", "y"])
+async def test_where_there_are_samples_every_stage_reads_marks_and_the_middle_ones_no_tokens(
+    marked: ResolvedJob, tmp_path: Path, peer: str
+) -> None:
+    members = Members(marked, tmp_path)
+    await members.serve(OWNER)
+    source = members.source(peer)
+    await source.ensure(PLAN, peer, 3)
+    batches = Batches(marked.corpus, marked.training, marked.evaluation)
+    assert members.held(peer) == (set() if peer == "m" else wanted(marked, peer, 3))
+    assert source.marks is not None
+    assert source.counts is not None
+    for index in PLAN.micro_batches(peer):
+        batches.micro_batch(3, index, source.marks.read)
+    for index in range(batches.evaluation_micro_batches):
+        batches.evaluation_micro_batch(index, source.marks.read)
+    assert 0 < batches.targets(3, source.counts) < marked.training.tokens
+    await members.serve(peer)
+    members.asked.clear()
+    other = "b" if peer == "a" else "a"
+    await members.source(other).ensure(PLAN, other, 3)
+    assert members.asked[peer] > 0

@@ -206,7 +206,7 @@ class PlanWorker:
         state: TrainingStage = await machine.compute(build, job.config, plan, self._me, training, machine.device)
         state.training_at = timeline.training_at
         tokens = None
-        if state.is_first or state.is_last:
+        if state.is_first or state.is_last or job.corpus.samples is not None:
             budget, batches = holdings.snapshots.budget, Batches.of_plan(timeline, first)
             tokens = TokenSource(self._plane, job, self._shards, plan.author, budget=budget, batches=batches)
         lenience = self._retries.begun(plan.resume.mark.step)

@@ -4,6 +4,7 @@
 - `batches`: the tokens that a step reads: a pure function of the seed and the step, so that no peer has to be told
 - `documents`: the documents of a job: read from its sources anew each time they are gone through, a few at a time
 - `json_lines`: JSON lines: files with an object of JSON on each line, read a line at a time
+- `marks`: marks of tokens: which are learned, and where what stands apart begins; a byte a token (pure)
 - `not_text`: the refusal of files that hold documents in another form than plain text, by their names and first bytes
   (pure)
 - `permutation`: a keyed shuffle of `range(size)` that is evaluated one index at a time and takes no memory
@@ -11,6 +12,8 @@
 - `repeats`: how often each document of a source is in the corpus, by the source's weight (pure)
 - `row_formats`: the reader of each kind of source
 - `rows`: rows of a source's files: what each holds, or what is wrong with it
+- `sample_shards`: samples on disk: marks, and the windows' numbers of targets, in files as token shards are, and their
+  readers
 - `source_files`: the files of a job's sources, in an order that does not depend on the file system
 - `text`: text files: each a document, in UTF-8
 - `text_check`: the check of a job's text before it is tokenized: by its files' sizes, and by a sample of them

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dtfm_protocol.data.permutation import Permutation
+from dtfm_protocol.data.sample_shards import TargetCounts
 from dtfm_protocol.data.token_shards import ShardMap, Tokens
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.job_file import Evaluation, Training
@@ -16,7 +17,8 @@ from dtfm_protocol.job.job_timeline import JobTimeline
 from dtfm_protocol.job.resolved_job import Corpus
 
 Read = Callable[[int, int], Tokens]
-"""A function `read(start, count)` that returns tokens `[start, start + count)` of the corpus, shape [count]."""
+"""A function `read(start, count)` that returns tokens `[start, start + count)` of the corpus, or their marks:
+[count]."""
 
 
 class Batches:
@@ -84,8 +86,17 @@ class Batches:
         return self._starts(step, range(self._training.global_batch))
 
     def micro_batch(self, step: int, index: int, read: Read) -> npt.NDArray[np.int64]:
-        """Read the tokens of micro-batch `index` of `step` (from 1): [micro_batch, sequence_length + 1]."""
+        """Read the tokens, or marks, of micro-batch `index` of `step` (from 1): [micro_batch, sequence_length + 1]."""
         return self._read(self._starts(step, self._share(index, self._training.global_batch)), read)
+
+    def targets(self, step: int, counts: TargetCounts | None = None) -> int:
+        """Count the targets of the whole of `step` (from 1), which its summed loss and gradients are divided by; 0
+        where nothing of it is learned.
+
+        Args:
+            counts: those of the corpus's windows; None: the corpus has no samples, and each token is a target.
+        """
+        return self._training.tokens if counts is None else counts.total(self.windows(step))
 
     @property
     def evaluation_micro_batches(self) -> int:
@@ -103,8 +114,12 @@ class Batches:
         """Number of target tokens of an evaluation, by which its summed loss is divided; 0 where evaluation is off."""
         return self._held_out * self._training.sequence_length
 
+    def evaluation_targets(self, counts: TargetCounts | None = None) -> int:
+        """Count the targets of an evaluation in the same way; 0 where evaluation is off, too."""
+        return self.evaluation_tokens if counts is None else counts.total(self.evaluation_windows())
+
     def evaluation_micro_batch(self, index: int, read: Read) -> npt.NDArray[np.int64]:
-        """Read the tokens of micro-batch `index` of the evaluation: [up to micro_batch, sequence_length + 1]."""
+        """Read tokens, or marks, of micro-batch `index` of the evaluation: [up to micro_batch, sequence_length + 1]."""
         windows = self.evaluation_windows()
         return self._read([windows[at] for at in self._share(index, self._held_out)], read)
 

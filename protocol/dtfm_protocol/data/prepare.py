@@ -14,6 +14,7 @@ from dtfm_protocol.checkpoint.shard import describe_shard, encode_shard, torch_d
 from dtfm_protocol.checkpoint.state_slots import WEIGHT, state_table
 from dtfm_protocol.checkpoint.store import CheckpointStore
 from dtfm_protocol.data.batches import Batches, check_held_out
+from dtfm_protocol.data.sample_shards import sample_files
 from dtfm_protocol.data.source_files import files_read
 from dtfm_protocol.data.text_check import check_encoding, check_sample, check_text_bytes
 from dtfm_protocol.data.token_shards import ShardFolder
@@ -140,7 +141,8 @@ def _made_before(folder: Path, stamp: str, settled: str | None) -> ResolvedJob |
     except (OSError, ValueError):
         return None
     has_weights = not job.pretrained or not _lacks_pretrained(job, store)
-    return job if has_weights and all(shards.has(shard.sha256) for shard in job.corpus.shards) else None
+    files = [*job.corpus.shards, *(shard for shard, _ in sample_files(job.corpus))]
+    return job if has_weights and all(shards.has(shard.sha256) for shard in files) else None
 
 
 def _lacks_pretrained(job: ResolvedJob, store: CheckpointStore) -> bool:

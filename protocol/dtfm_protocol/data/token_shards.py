@@ -24,7 +24,7 @@ OPEN_SHARDS = 64
 """Number of shards that a reader keeps open: each costs a file descriptor, of which a process has few."""
 
 DType = Literal["uint16", "uint32"]
-"""Type of the integers in a shard, little-endian."""
+"""Type of the integers in a shard of tokens, little-endian."""
 Tokens = npt.NDArray[np.integer[Any]]
 """Token ids, shape [tokens]."""
 
@@ -102,8 +102,9 @@ class ShardFolder:
         if self._sizes is not None:
             self._sizes.pop(sha256, None)
 
-    def open(self, shard: Shard, dtype: DType) -> np.memmap[Any, np.dtype[Any]]:
-        """Map the shard's tokens into memory, [tokens]; they are read from disk as they are touched.
+    def open(self, shard: Shard, dtype: DType | Literal["uint8"]) -> np.memmap[Any, np.dtype[Any]]:
+        """Map the shard's tokens, or what is kept beside them, into memory, [tokens]; they are read from disk as they
+        are touched.
 
         Raises:
             Refused: the shard is not here, or its size is not that of its tokens.
@@ -245,7 +246,7 @@ def _hash(data: bytes) -> str:
     return sha256(data).hexdigest()
 
 
-def _numpy(dtype: DType) -> np.dtype[Any]:
+def _numpy(dtype: DType | Literal["uint8"]) -> np.dtype[Any]:
     return np.dtype(dtype).newbyteorder("<")
 
 

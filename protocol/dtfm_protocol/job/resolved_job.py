@@ -1,13 +1,13 @@
 """The job as peers see it: no paths, the model's config spelled out, the tokens named by hash."""
 
 from operator import not_
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from dtfm_protocol.bounds import MOST_UINT32, Label
 from dtfm_protocol.job.job_file import Checkpointing, Evaluation, Planning, Training
-from dtfm_protocol.schema import Needs, Schema, check_needs, known_part
+from dtfm_protocol.schema import NEEDED, Needs, Schema, check_needs, known_part
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 """SHA-256 in hexadecimal digits."""
@@ -22,12 +22,34 @@ class Shard(Schema):
     tokens: Annotated[int, Field(gt=0, le=MOST_UINT32)]
 
 
+class Samples(Schema):
+    """What of the corpus is learned, and what stands apart in it, where that is not all of it as one text.
+
+    The corpus is then laid out in bins of `sequence_length` tokens, and one token more, so that each window is a bin
+    and the token after it.
+    """
+
+    marks: tuple[Shard, ...] = Field(min_length=1, max_length=MOST_SHARDS)
+    """A byte a token (`data.marks` says which bit means what), cut as the tokens are."""
+    targets: Shard
+    """The number of targets of each window of the corpus, as little-endian uint32."""
+
+
 class Corpus(Schema):
     """The tokenized text, in order, as shards of little-endian integers."""
 
     dtype: Literal["uint16", "uint32"]
     vocab_size: Annotated[int, Field(gt=0, le=MOST_UINT32)]
     shards: tuple[Shard, ...] = Field(min_length=1, max_length=MOST_SHARDS)
+    samples: Annotated[Samples | None, NEEDED] = Field(default=None, exclude_if=lambda samples: samples is None)
+    """None: each token but the first is a target, and all of it is one text."""
+
+    @model_validator(mode="after")
+    def _marks_fit(self) -> Self:
+        marks = self.samples.marks if self.samples is not None else self.shards
+        if [shard.tokens for shard in marks] != [shard.tokens for shard in self.shards]:
+            raise ValueError("samples.marks: they are cut in another way than the tokens")
+        return self
 
     @property
     def tokens(self) -> int:
@@ -63,6 +85,16 @@ class ResolvedJob(Schema):
     def keeps_base(self) -> bool:
         """Whether some pretrained weights are never trained: whoever comes takes them from the checkpoint of step 0."""
         return self.pretrained and self.training.method != "full"
+
+    @model_validator(mode="after")
+    def _windows_are_bins(self) -> Self:
+        samples, length = self.corpus.samples, self.training.sequence_length
+        if samples is not None and samples.targets.tokens * length + 1 != self.corpus.tokens:
+            raise ValueError(
+                f"corpus.samples: {self.corpus.tokens} tokens are not {samples.targets.tokens} windows of {length} and "
+                "one more"
+            )
+        return self
 
     @model_validator(mode="before")
     @classmethod
