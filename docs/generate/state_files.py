@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from pydantic import BaseModel
 
+from dtfm_coordinator.faults.accusations import AccusationRecord
 from dtfm_coordinator.membership import membership_ledger
 from dtfm_coordinator.owner import owner_wishes
 from dtfm_coordinator.plan_change.plan_record import PlanRecord
@@ -106,6 +107,11 @@ COORDINATOR_FILES = (
     StateFile("view.json", "Devices and links ([keys](view.md)) as they are known now, later than that plan."),
     StateFile("epoch.json", "Which plans are over, and what nodes have promised.", (PlanRecord,)),
     StateFile("state_votes.jsonl", "What nodes have signed of the states that they hold.", (StateVote,)),
+    StateFile(
+        "accusations.json",
+        "Which nodes have accused or contradicted each other, and who has provably lied.",
+        (AccusationRecord,),
+    ),
     StateFile("demand.json", "Memory and work of the model's layers, worked out once."),
     StateFile("peers.json", "Addresses of members, by which a coordinator that was restarted finds them."),
     StateFile("ports.json", "The ports that were used last."),

@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 
 from dtfm_coordinator.faults.accusations import Accusations
 from dtfm_coordinator.leader.new_layout import LayoutMaker
+from dtfm_coordinator.swarm.swarm_state import SwarmState
 from dtfm_protocol.bounds import SEEN_LIMIT
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.process.logs import log
-from tests.coordinator.peers import Peers, plan_of
+from tests.coordinator.peers import LAYERS, Peers, plan_of
 from tests.harness.manual_clock import ManualClock
 
 TEXT = "b is gone: it sent a part whose norm is 30 times the most that is usual"
@@ -239,3 +240,13 @@ async def test_the_owner_reads_of_each_accusation_and_of_who_is_left_out(led: Le
         f"c accuses b ({TEXT})",
         "b has fallen out with two peers: the work is divided without it where that is possible",
     ]
+
+
+async def test_accusations_outlive_the_coordinator(led: Led, tmp_path: Path) -> None:
+    await led.refuses("a", "b")
+    assert SwarmState(tmp_path, LAYERS).accusations.record == led.state.accusations.record
+    await led.refuses("c", "b")
+    led.state.leave_out("d", "d signed two states")
+    again = SwarmState(tmp_path, LAYERS)
+    assert again.accusations.apart == {frozenset("ab"), frozenset("bc")}
+    assert again.doubted == {"b", "d"}

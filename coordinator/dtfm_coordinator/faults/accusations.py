@@ -11,8 +11,12 @@ out. Where one of the two is left out already, the quarrel is held against that 
 """
 
 from collections import defaultdict
+from typing import Annotated
 
-from dtfm_protocol.bounds import SEEN_LIMIT
+from pydantic import Field
+
+from dtfm_protocol.bounds import SEEN_LIMIT, PeerName, Version
+from dtfm_protocol.schema import Schema
 
 ENOUGH = 2
 """Peers with which somebody must have fallen out to be left out."""
@@ -20,18 +24,53 @@ Quarrel = frozenset[str]
 """Two peers, of which one has accused the other, or that contradict each other."""
 
 
-class Accusations:
-    """Accusations of one run, as the coordinator heard them."""
+class HeardQuarrel(Schema):
+    """A quarrel as it is written down."""
 
-    def __init__(self) -> None:
-        self._quarrels: dict[Quarrel, frozenset[str]] = {}
+    pair: Annotated[frozenset[PeerName], Field(min_length=2, max_length=2)]
+    blamed: Annotated[frozenset[PeerName], Field(min_length=1, max_length=2)]
+    """Those of the two against whom it is held."""
+    ended: Version | None = None
+    """Version of the plan that it has ended, where the two contradict each other; None: one has accused the other."""
+
+
+class AccusationRecord(Schema):
+    """All that is known of the accusations of a run, for the next process of its coordinator."""
+
+    plan: Version = 0
+    """Version of the newest plan that a quarrel has ended."""
+    quarrels: Annotated[tuple[HeardQuarrel, ...], Field(max_length=SEEN_LIMIT)] = ()
+    """Oldest first."""
+    proven: Annotated[tuple[PeerName, ...], Field(max_length=SEEN_LIMIT)] = ()
+    """Peers that have provably lied, oldest first."""
+
+
+class Accusations:
+    """Accusations of one run, as the coordinator heard them.
+
+    Args:
+        record: what was known before.
+    """
+
+    def __init__(self, record: AccusationRecord | None = None) -> None:
+        known = record or AccusationRecord()
+        self._quarrels: dict[Quarrel, frozenset[str]] = {one.pair: one.blamed for one in known.quarrels}
         """Those of the two against whom each quarrel is held, oldest first."""
-        self._contradictions: dict[Quarrel, int] = {}
+        self._contradictions = {one.pair: one.ended for one in known.quarrels if one.ended is not None}
         """Those of the quarrels that are contradictions, with the version of the plan that each has ended."""
-        self._plan = 0
+        self._plan = known.plan
         """Version of the newest plan that a quarrel has ended."""
-        self._proven: dict[str, None] = {}
+        self._proven: dict[str, None] = dict.fromkeys(known.proven)
         """Peers that have provably lied, in the order in which that was seen."""
+
+    @property
+    def record(self) -> AccusationRecord:
+        """All that is known."""
+        quarrels = (
+            HeardQuarrel(pair=pair, blamed=blamed, ended=self._contradictions.get(pair))
+            for pair, blamed in self._quarrels.items()
+        )
+        return AccusationRecord(plan=self._plan, quarrels=tuple(quarrels), proven=tuple(self._proven))
 
     def reported(self, accuser: str, accused: str, plan: int) -> bool:
         """Take the word of a peer, under plan `plan`, that it refused what another one sent; True if that counts and

@@ -1,5 +1,7 @@
 """What a run leaves on the coordinator's disk.
 
+- `accusation_file`: file of the accusations that a coordinator has heard: a liar does not get its good name back by a
+  restart
 - `checkpoint_collector`: checkpoints as the stages hand them in: a file from each stage, a vote from each replica, then
   one manifest
 - `contribution_book`: book of contributions: what each member has done for the run, as the coordinator signs it

@@ -5,7 +5,6 @@ from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 
-from dtfm_coordinator.faults.accusations import Accusations
 from dtfm_coordinator.faults.divergence import Divergence
 from dtfm_coordinator.faults.owed_shares import OwedShares
 from dtfm_coordinator.faults.state_disputes import StateDisputes
@@ -19,6 +18,7 @@ from dtfm_coordinator.plan_change.commit_signatures import is_signed
 from dtfm_coordinator.plan_change.judged_holdings import Copy, judge
 from dtfm_coordinator.plan_change.refused_claims import RefusedClaims
 from dtfm_coordinator.plan_change.resume_point import safe_mark
+from dtfm_coordinator.records.accusation_file import KeptAccusations
 from dtfm_coordinator.records.event_log import PlanEvent, append
 from dtfm_coordinator.records.state_vote_file import StateVoteFile
 from dtfm_coordinator.records.state_votes import Pairs, Part, certified, without_disputed
@@ -47,7 +47,7 @@ class SwarmState(ChangeSignal):
         """Nobody was heard of yet.
 
         Args:
-            folder: where the history is written.
+            folder: where the history is written, and accusations lie.
             layers: of the model.
             clock: by which members fall silent, and waits end.
             swarm: its id, which is part of what peers sign.
@@ -58,7 +58,7 @@ class SwarmState(ChangeSignal):
         self.members, self.links = Members(self.clock.now, product_version()), LinkTable()
         self.pace = Stragglers(self.clock.now)
         self.link_watch, self.divergence = LinkDegradation(self.clock.now), Divergence()
-        self.accusations, self.disputes, self.owed = Accusations(), StateDisputes(), owed or OwedShares()
+        self.accusations, self.disputes, self.owed = KeptAccusations(folder), StateDisputes(), owed or OwedShares()
         self.plan: Plan | None = None
         """Plan in force; None before the first."""
         self.kept = Mark()
