@@ -39,7 +39,8 @@ from dtfm_node.engine.runtime import Runtime
 from dtfm_node.engine.step_evidence import StepEvidence
 from dtfm_node.engine.trainer import Trainer
 from dtfm_node.engine.training_stage import TrainingStage
-from dtfm_protocol.data.token_shards import ShardFolder, TokenReader, write_shards
+from dtfm_protocol.data.corpus_writer import write_shards
+from dtfm_protocol.data.token_shards import ShardFolder, TokenReader
 from dtfm_protocol.job.job_file import Checkpointing, Evaluation, Model, Planning, Training
 from dtfm_protocol.job.resolved_job import ResolvedJob
 from dtfm_protocol.model.architecture_probe import anatomy

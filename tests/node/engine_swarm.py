@@ -24,7 +24,8 @@ from dtfm_node.state.inventory import Inventory
 from dtfm_node.state.restore import load_state
 from dtfm_node.state.snapshots import Snapshots
 from dtfm_protocol.checkpoint.transfers import STATE, serve_state
-from dtfm_protocol.data.token_shards import ShardFolder, TokenReader, write_shards
+from dtfm_protocol.data.corpus_writer import write_shards
+from dtfm_protocol.data.token_shards import ShardFolder, TokenReader
 from dtfm_protocol.job.job_file import Checkpointing, Evaluation, Model, Planning, Training
 from dtfm_protocol.job.job_timeline import JobTimeline
 from dtfm_protocol.job.resolved_job import ResolvedJob

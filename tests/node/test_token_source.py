@@ -7,12 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dtfm_node.runner import token_source
 from dtfm_node.runner.token_source import TokenSource
 from dtfm_node.state.disk_budget import DiskBudget
 from dtfm_protocol.checkpoint.transfers import SHARDS, TransferReply, WantShard, fetch_shard, serve_shards
 from dtfm_protocol.data.batches import Batches
-from dtfm_protocol.data.sample_shards import SampleWriter
-from dtfm_protocol.data.token_shards import ShardFolder, write_shards
+from dtfm_protocol.data.corpus_writer import write_shards
+from dtfm_protocol.data.token_shards import ShardFolder, ShardMap, TokenReader
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.job.job_file import Checkpointing, Evaluation, Planning, Training
 from dtfm_protocol.job.resolved_job import ResolvedJob
@@ -49,11 +50,10 @@ def job(tmp_path: Path) -> ResolvedJob:
 @pytest.fixture
 def marked(job: ResolvedJob, tmp_path: Path) -> ResolvedJob:
     """The same with samples; the last 15 tokens are of no window, and left out."""
-    writer = SampleWriter(tmp_path / OWNER, 16, 64)
     tokens = np.random.default_rng(3).integers(0, 250, 2033)
-    corpus = write_shards(tmp_path / OWNER, [tokens], vocab_size=257, shard_bytes=128)
-    writer.add(np.random.default_rng(4).integers(0, 4, 2033).astype(np.uint8))
-    return job.model_copy(update={"corpus": corpus.model_copy(update={"samples": writer.samples()})})
+    marks = np.random.default_rng(4).integers(0, 4, 2033).astype(np.uint8)
+    keys = {"vocab_size": 257, "shard_bytes": 128, "marks": marks, "sequence_length": 16}
+    return job.model_copy(update={"corpus": write_shards(tmp_path / OWNER, [tokens], **keys)})
 
 
 class Members:
@@ -88,7 +88,9 @@ class Members:
 
 def wanted(job: ResolvedJob, peer: str, step: int) -> set[int]:
     batches = Batches(job.corpus, job.training, job.evaluation)
-    return set(batches.shards_for(step, PLAN.micro_batches(peer))) | set(batches.evaluation_shards())
+    starts = batches.windows_for(step, PLAN.micro_batches(peer)) + batches.evaluation_windows()
+    spans = (ShardMap(job.corpus).spans(start, batches.window_tokens) for start in starts)
+    return {number for found in spans for number, _ in found}
 
 
 async def test_a_step_fetches_what_this_peers_micro_batches_read_and_no_more(job: ResolvedJob, tmp_path: Path) -> None:
@@ -246,3 +248,100 @@ async def test_where_there_are_samples_every_stage_reads_marks_and_the_middle_on
     other = "b" if peer == "a" else "a"
     await members.source(other).ensure(PLAN, other, 3)
     assert members.asked[peer] > 0
+
+
+@pytest.fixture
+def chaptered(job: ResolvedJob, tmp_path: Path) -> ResolvedJob:
+    """The same corpus in chapters of five shards, the last one of two."""
+    tokens = np.random.default_rng(3).integers(0, 250, 2048)
+    corpus = write_shards(tmp_path / OWNER, [tokens], vocab_size=257, shard_bytes=128, chapter_shards=5)
+    return job.model_copy(update={"corpus": corpus})
+
+
+async def test_of_a_corpus_in_chapters_a_step_fetches_the_lists_that_name_its_shards_and_reads_the_same(
+    job: ResolvedJob, chaptered: ResolvedJob, tmp_path: Path
+) -> None:
+    members = Members(chaptered, tmp_path)
+    await members.serve(OWNER)
+    source = members.source("y")
+    await source.ensure(PLAN, "y", 1)
+    numbers = wanted(job, "y", 1)
+    lists = {chaptered.corpus.chapters[number // 5].sha256 for number in numbers}
+    assert set(members.folder("y").sizes()) == lists | {job.corpus.shards[number].sha256 for number in numbers}
+    assert len(lists) < len(chaptered.corpus.chapters)
+    batches, all_of_it = (
+        Batches(job.corpus, job.training, job.evaluation),
+        TokenReader(job.corpus, members.folder(OWNER)),
+    )
+    found = batches.micro_batch(1, 1, source.reader.read)
+    assert np.array_equal(found, batches.micro_batch(1, 1, all_of_it.read))
+    members.asked.clear()
+    await members.serve("y")
+    await members.source("x").ensure(PLAN, "x", 1)
+    assert members.asked["y"] > 0
+
+
+async def test_a_list_that_is_not_the_chapters_is_taken_from_another_peer(
+    chaptered: ResolvedJob, tmp_path: Path
+) -> None:
+    members = Members(chaptered, tmp_path)
+    await members.serve(OWNER)
+    asked: list[str] = []
+
+    async def lie(stream: Stream) -> None:
+        asked.append((await read_message(stream, WantShard)).sha256)
+        longer = len(asked) % 2
+        await write_message(stream, TransferReply(size=36 * (5 + longer)))
+        await stream.write(bytes(36 * (5 + longer)))
+
+    await MemoryDataPlane(members.network, "b").serve(SHARDS, lie)
+    await members.source("a").ensure(PLAN, "a", 1)
+    assert {chapter.sha256 for chapter in chaptered.corpus.chapters} & set(asked)
+    assert all(members.folder("a").has(sha256) for sha256 in members.folder("a").sizes())
+
+
+async def test_a_job_whose_chapter_does_not_add_up_stops_before_any_shard_of_it_is_fetched(
+    chaptered: ResolvedJob, tmp_path: Path
+) -> None:
+    corpus = chaptered.corpus
+    wrong = [
+        {"tokens": one.tokens - 1} if number == 0 else {"tokens": one.tokens + 1} if number == 1 else {}
+        for number, one in enumerate(corpus.chapters)
+    ]
+    false = [one.model_copy(update=change) for one, change in zip(corpus.chapters, wrong, strict=True)]
+    liar = chaptered.model_copy(update={"corpus": corpus.model_copy(update={"chapters": tuple(false)})})
+    members = Members(liar, tmp_path)
+    await members.serve(OWNER)
+
+    async def train() -> None:
+        for step in range(1, 9):
+            await members.source("a").ensure(PLAN, "a", step)
+
+    with pytest.raises(Refused, match=r"its shards have 320 tokens, and the job says 3(19|21)"):
+        await train()
+
+
+async def test_what_the_next_steps_read_is_let_go_of_last_and_first_what_was_needed_longest_ago(
+    job: ResolvedJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(token_source, "AHEAD_STEPS", 3)
+    members = Members(job, tmp_path)
+    await members.serve(OWNER)
+    source, folder, seen = members.source("a", 128 * 18), members.folder("a"), Counter[bool]()
+    for step in range(1, 30):
+        held = members.held("a")
+        await source.ensure(PLAN, "a", step)
+        gone, left = held - members.held("a"), members.held("a")
+        soon = wanted(job, "a", step + 1) | wanted(job, "a", step + 2)
+        in_use = wanted(job, "a", step) | wanted(job, "a", max(1, step - 1))
+        assert not gone & in_use
+        if gone & soon:  # there was nothing else
+            assert left <= soon | in_use
+        if gone:
+            seen[bool(gone & soon)] += 1
+    assert seen[False]
+    assert sum(folder.sizes().values()) <= 128 * 18
+    order = list(folder.sizes())
+    last = {job.corpus.shards[number].sha256 for number in wanted(job, "a", 29)}
+    assert set(order[-len(last) :]) == last
+    assert list(ShardFolder(tmp_path / "a").sizes())[-len(last) :] == order[-len(last) :]

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from dtfm_protocol.data.batches import Batches
 from dtfm_protocol.data.permutation import Permutation
+from dtfm_protocol.data.token_shards import ShardMap
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.job_file import Evaluation, Training
 from dtfm_protocol.job.resolved_job import Corpus, Shard
@@ -125,7 +126,7 @@ def test_the_last_evaluation_micro_batch_may_be_smaller() -> None:
 def test_without_evaluation_nothing_is_held_out() -> None:
     batches = Batches(corpus(8 * LENGTH + 1), training(), Evaluation(every=0, sequences=64))
     assert batches.evaluation_micro_batches == 0
-    assert batches.evaluation_shards() == []
+    assert batches.evaluation_windows() == []
     assert batches.training_windows == 8
 
 
@@ -140,13 +141,21 @@ def test_micro_batches_put_together_are_the_global_batch() -> None:
 
 
 def test_the_shards_of_a_step_are_those_that_its_windows_touch() -> None:
-    batches = Batches(corpus(1000, shard=10), training(), Evaluation(every=1, sequences=3))
+    names, batches = (
+        ShardMap(corpus(1000, shard=10)),
+        Batches(corpus(1000), training(), Evaluation(every=1, sequences=3)),
+    )
+
+    def touched(windows: list[int]) -> list[int]:
+        spans = (names.spans(start, batches.window_tokens) for start in windows)
+        return sorted({number for found in spans for number, _ in found})
+
     for step in range(1, 30):
         tokens = np.concatenate([batches.micro_batch(step, index, read) for index in range(4)])
-        assert batches.shards_for(step) == sorted({int(token) // 10 for token in tokens.flat})
+        assert touched(batches.windows(step)) == sorted({int(token) // 10 for token in tokens.flat})
         mine = batches.micro_batch(step, 2, read)
-        assert batches.shards_for(step, [2]) == sorted({int(token) // 10 for token in mine.flat})
-    assert batches.evaluation_shards() == [97, 98, 99]
+        assert touched(batches.windows_for(step, [2])) == sorted({int(token) // 10 for token in mine.flat})
+    assert touched(batches.evaluation_windows()) == [97, 98, 99]
 
 
 def test_a_corpus_one_token_too_small_is_refused_with_both_counts() -> None:

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from dtfm_protocol.data.batches import Batches
+from dtfm_protocol.data.corpus_writer import CorpusWriter
 from dtfm_protocol.data.marks import BEGINS, TARGET, are_targets, sample_layout, window_targets
-from dtfm_protocol.data.sample_shards import MarkReader, SampleWriter, TargetCounts, sample_files
-from dtfm_protocol.data.token_shards import ShardFolder, write_shards
+from dtfm_protocol.data.sample_shards import MarkReader, TargetCounts
+from dtfm_protocol.data.token_shards import ShardFolder, corpus_bytes
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.job.job_file import Checkpointing, Evaluation, Planning, Training
 from dtfm_protocol.job.resolved_job import Corpus, ResolvedJob, Shard
@@ -25,10 +26,10 @@ TRAINING = Training(steps=5, global_batch=4, micro_batch=2, sequence_length=LENG
 
 
 def written(folder: Path) -> Corpus:
-    corpus, writer = write_shards(folder, [TOKENS], 200, shard_bytes=2 * 50), SampleWriter(folder, LENGTH, 50)
-    for piece in np.split(MARKS, [3, 4, 4, 5, 90, 131]):
-        writer.add(piece)
-    return Corpus.model_validate(corpus.model_dump() | {"samples": writer.samples()})
+    writer, borders = CorpusWriter(folder, 200, shard_bytes=2 * 50, sequence_length=LENGTH), [3, 4, 4, 5, 90, 131]
+    for piece, marks in zip(np.split(TOKENS, borders), np.split(MARKS, borders), strict=True):
+        writer.add(piece, marks)
+    return writer.end()
 
 
 def job(corpus: Corpus) -> ResolvedJob:
@@ -81,7 +82,6 @@ def test_without_samples_all_tokens_but_the_first_of_a_window_are_targets() -> N
     corpus = Corpus(dtype="uint16", vocab_size=9, shards=(Shard(sha256="0" * 64, tokens=100),))
     batches = Batches(corpus, TRAINING, Evaluation(every=2, sequences=3))
     assert (batches.targets(1), batches.evaluation_targets()) == (4 * LENGTH, 3 * LENGTH)
-    assert list(sample_files(corpus)) == []
 
 
 def test_marks_are_read_across_files_as_tokens_are(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_marks_are_read_across_files_as_tokens_are(tmp_path: Path) -> None:
     reader = MarkReader(corpus, ShardFolder(tmp_path))
     assert reader.read(0, len(MARKS)).tolist() == MARKS.tolist()
     assert reader.read(30, 90).tolist() == MARKS[30:120].tolist()
-    assert sum(size for _, size in sample_files(corpus)) == len(MARKS) + 4 * WINDOWS
+    assert corpus_bytes(corpus) == 3 * len(MARKS) + 4 * WINDOWS
     ShardFolder(tmp_path).drop(corpus.shards[0].sha256)
     assert corpus.samples is not None
     ShardFolder(tmp_path).drop(corpus.samples.targets.sha256)
@@ -101,10 +101,10 @@ def test_marks_are_read_across_files_as_tokens_are(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("tokens", [LENGTH, LENGTH + 2, 2 * LENGTH])
 def test_marks_that_end_within_a_window_are_no_samples(tmp_path: Path, tokens: int) -> None:
-    writer = SampleWriter(tmp_path, LENGTH, 50)
-    writer.add(MARKS[:tokens])
+    writer = CorpusWriter(tmp_path, 200, sequence_length=LENGTH)
+    writer.add(TOKENS[:tokens], MARKS[:tokens])
     with pytest.raises(ValueError, match="tokens behind"):
-        writer.samples()
+        writer.end()
 
 
 def test_a_corpus_without_samples_is_announced_as_ever_and_one_with_them_is_needed(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dtfm_protocol.data.token_shards import ShardFolder, ShardMap, TokenReader, write_shards
+from dtfm_protocol.data.corpus_writer import write_shards
+from dtfm_protocol.data.token_shards import ShardFolder, ShardMap, TokenReader
 from dtfm_protocol.data.tokenization import tokenize
 from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.job.data_table import Data

@@ -8,7 +8,7 @@ import sys
 from dataclasses import asdict, dataclass
 
 from dtfm_node.doctor import separate_process
-from dtfm_protocol.data.sample_shards import sample_files
+from dtfm_protocol.data.token_shards import corpus_bytes
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.resolved_job import ResolvedJob
 from dtfm_protocol.process.memory_limit import data_bytes, hold_data_to
@@ -48,8 +48,7 @@ def work_out(job: ResolvedJob) -> Need:
         stage = smallest_stage_bytes(job.config, *shape, training.optimizer, training.weights, frozen)
     except UserError as error:
         return Need(fault=str(error))
-    text = job.corpus.tokens * (2 if job.corpus.dtype == "uint16" else 4)
-    return Need(stage, text + sum(size for _, size in sample_files(job.corpus)))
+    return Need(stage, corpus_bytes(job.corpus))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from dtfm_protocol.bounds import Count, Text
 from dtfm_protocol.checkpoint.state_slots import state_table
 from dtfm_protocol.checkpoint.transfers import SHARD_LIMIT
-from dtfm_protocol.data.sample_shards import sample_files
+from dtfm_protocol.data.sample_shards import target_bytes
 from dtfm_protocol.data.token_shards import shard_bytes
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.job_limits import check_limits
@@ -57,8 +57,9 @@ def check_counts(job: ResolvedJob) -> None:
         UserError: it is larger than any job.
     """
     check_limits(job.training, job.evaluation)
-    sizes = [shard_bytes(job.corpus, shard) for shard in job.corpus.shards]
-    largest = max(sizes + [size for _, size in sample_files(job.corpus)])
+    sizes = [shard_bytes(job.corpus, shard) for shard in job.corpus.shards]  # those of chapters, when they are fetched
+    samples = job.corpus.samples
+    largest = max([0, *sizes, *([target_bytes(samples)] if samples is not None else [])])
     if largest > SHARD_LIMIT:
         raise UserError(f"a token shard of {largest} bytes: the largest has {SHARD_LIMIT}")
 

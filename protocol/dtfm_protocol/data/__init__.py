@@ -2,6 +2,9 @@
 
 - `arrow_tables`: tables of Arrow: Parquet files, and folders that `datasets` has written, read a few rows at a time
 - `batches`: the tokens that a step reads: a pure function of the seed and the step, so that no peer has to be told
+- `chapters`: chapters of a corpus: lists of its shards, each in a file named by its hash, so that a job names few
+  (pure)
+- `corpus_writer`: the writer of a corpus: tokens of any number become shards, and many shards chapters, as they come
 - `documents`: the documents of a job: read from its sources anew each time they are gone through, a few at a time
 - `json_lines`: JSON lines: files with an object of JSON on each line, read a line at a time
 - `marks`: marks of tokens: which are learned, and where what stands apart begins; a byte a token (pure)
@@ -12,8 +15,8 @@
 - `repeats`: how often each document of a source is in the corpus, by the source's weight (pure)
 - `row_formats`: the reader of each kind of source
 - `rows`: rows of a source's files: what each holds, or what is wrong with it
-- `sample_shards`: samples on disk: marks, and the windows' numbers of targets, in files as token shards are, and their
-  readers
+- `sample_shards`: samples on disk: readers of marks and of the windows' numbers of targets, in files as token shards
+  are
 - `source_files`: the files of a job's sources, in an order that does not depend on the file system
 - `text`: text files: each a document, in UTF-8
 - `text_check`: the check of a job's text before it is tokenized: by its files' sizes, and by a sample of them

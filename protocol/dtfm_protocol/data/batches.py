@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from dtfm_protocol.data.permutation import Permutation
 from dtfm_protocol.data.sample_shards import TargetCounts
-from dtfm_protocol.data.token_shards import ShardMap, Tokens
+from dtfm_protocol.data.token_shards import Tokens
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.job_file import Evaluation, Training
 from dtfm_protocol.job.job_timeline import JobTimeline
@@ -50,8 +50,9 @@ class Batches:
         """
         self._training = training
         self._samples_before = samples_before or (lambda step: (step - 1) * training.global_batch)
-        self._map = ShardMap(corpus)
         length = training.sequence_length
+        self.window_tokens = length + 1
+        """Tokens that are read of each window."""
         held_out = evaluation.sequences if evaluation.every else 0
         self._held_out = held_out if evaluated is None else min(evaluated, held_out)
         check_enough(corpus.tokens, training, evaluation)
@@ -127,16 +128,10 @@ class Batches:
         """Return the offset in the corpus, in tokens, of each sequence of the evaluation; none where it is off."""
         return [self._tail + window * self._training.sequence_length for window in range(self._held_out)]
 
-    def shards_for(self, step: int, micro_batches: Iterable[int] | None = None) -> list[int]:
-        """List the numbers of the shards that `step` reads, ascending; if given, for these micro-batches only."""
-        if micro_batches is None:
-            return self._shards(self.windows(step))
+    def windows_for(self, step: int, micro_batches: Iterable[int]) -> list[int]:
+        """Return the offset in the corpus, in tokens, of each sequence that these micro-batches of `step` read."""
         shares = [self._share(index, self._training.global_batch) for index in micro_batches]
-        return self._shards([start for share in shares for start in self._starts(step, share)])
-
-    def evaluation_shards(self) -> list[int]:
-        """List the numbers of the shards that an evaluation reads, ascending."""
-        return self._shards(self.evaluation_windows())
+        return [start for share in shares for start in self._starts(step, share)]
 
     def _starts(self, step: int, share: range) -> list[int]:
         """Return the offsets in the corpus, in tokens, of the sequences `share` of the global batch of `step`."""
@@ -156,12 +151,7 @@ class Batches:
         return range(index * size, min((index + 1) * size, sequences))
 
     def _read(self, windows: list[int], read: Read) -> npt.NDArray[np.int64]:
-        count = self._training.sequence_length + 1
-        return np.stack([read(start, count) for start in windows]).astype(np.int64)
-
-    def _shards(self, windows: list[int]) -> list[int]:
-        count = self._training.sequence_length + 1
-        return sorted({shard for start in windows for shard, _ in self._map.spans(start, count)})
+        return np.stack([read(start, self.window_tokens) for start in windows]).astype(np.int64)
 
 
 def tail_tokens(training: Training, evaluation: Evaluation) -> int:

@@ -49,3 +49,32 @@ def window_targets(marks: Marks, sequence_length: int) -> npt.NDArray[np.uint32]
     [windows]."""
     found: npt.NDArray[np.uint32] = are_targets(marks)[1:].reshape(-1, sequence_length).sum(axis=1, dtype=np.uint32)
     return found
+
+
+class TargetCounter:
+    """The counter of the targets of each window, while the marks of a corpus come."""
+
+    def __init__(self, sequence_length: int) -> None:
+        """Begin."""
+        self._length = sequence_length
+        self._left = np.empty(0, dtype=np.uint8)
+        """Marks of the window that is not full, and the one before it."""
+        self._counts: list[npt.NDArray[np.uint32]] = []
+
+    def add(self, marks: Marks) -> None:
+        """Take marks of tokens that come after those before: [tokens]."""
+        self._left = np.concatenate([self._left, marks.astype(np.uint8)])
+        if windows := (len(self._left) - 1) // self._length:
+            whole = windows * self._length
+            self._counts.append(window_targets(self._left[: whole + 1], self._length))
+            self._left = self._left[whole:]
+
+    def counts(self) -> npt.NDArray[np.uint32]:
+        """Return the number of targets of each window, little-endian: [windows].
+
+        Raises:
+            ValueError: the tokens are not one more than those of a number of windows.
+        """
+        if len(self._left) != 1 or not self._counts:
+            raise ValueError(f"{len(self._left)} tokens behind {len(self._counts)} runs of windows")
+        return np.concatenate(self._counts).astype("<u4")

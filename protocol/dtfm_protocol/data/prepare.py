@@ -14,13 +14,12 @@ from dtfm_protocol.checkpoint.shard import describe_shard, encode_shard, torch_d
 from dtfm_protocol.checkpoint.state_slots import WEIGHT, state_table
 from dtfm_protocol.checkpoint.store import CheckpointStore
 from dtfm_protocol.data.batches import Batches, check_held_out
-from dtfm_protocol.data.sample_shards import sample_files
 from dtfm_protocol.data.source_files import files_read
 from dtfm_protocol.data.text_check import check_encoding, check_sample, check_text_bytes
-from dtfm_protocol.data.token_shards import ShardFolder
+from dtfm_protocol.data.token_shards import ShardFolder, corpus_files
 from dtfm_protocol.data.tokenization import tokenize
 from dtfm_protocol.data.tokenizer import save, vocabulary_size
-from dtfm_protocol.errors import UserError
+from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.job.job_file import Job
 from dtfm_protocol.job.job_limits import check_limits
 from dtfm_protocol.job.resolved_job import Corpus, ResolvedJob
@@ -141,8 +140,15 @@ def _made_before(folder: Path, stamp: str, settled: str | None) -> ResolvedJob |
     except (OSError, ValueError):
         return None
     has_weights = not job.pretrained or not _lacks_pretrained(job, store)
-    files = [*job.corpus.shards, *(shard for shard, _ in sample_files(job.corpus))]
-    return job if has_weights and all(shards.has(shard.sha256) for shard in files) else None
+    return job if has_weights and _is_whole(job.corpus, shards) else None
+
+
+def _is_whole(corpus: Corpus, shards: ShardFolder) -> bool:
+    """Whether all files of a corpus are here and whole."""
+    try:
+        return all(shards.has(sha256) for sha256 in corpus_files(corpus, shards))
+    except Refused:  # a chapter is not what the job says
+        return False
 
 
 def _lacks_pretrained(job: ResolvedJob, store: CheckpointStore) -> bool:

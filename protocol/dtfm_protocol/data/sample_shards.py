@@ -1,67 +1,13 @@
-"""Samples on disk: marks, and the windows' numbers of targets, in files as token shards are, and their readers."""
+"""Samples on disk: readers of marks and of the windows' numbers of targets, in files as token shards are."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
-from hashlib import sha256
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from dtfm_protocol.data.marks import window_targets
 from dtfm_protocol.data.token_shards import OPEN_SHARDS, ShardFolder, ShardMap
-from dtfm_protocol.job.resolved_job import Corpus, Samples, Shard
-
-
-class SampleWriter:
-    """A writer of the samples of a corpus, whose tokens are written at the same time."""
-
-    def __init__(self, folder: Path, sequence_length: int, shard_tokens: int) -> None:
-        """Begin; `shard_tokens` is the number of tokens of each of the corpus's shards but the last."""
-        self._kept, self._length, self._shard_tokens = ShardFolder(folder), sequence_length, shard_tokens
-        self._marks = np.empty(0, dtype=np.uint8)
-        """Those of the shard that is not full."""
-        self._shards: list[Shard] = []
-        self._window = np.empty(0, dtype=np.uint8)
-        """Marks of the window that is not full, and the one before it."""
-        self._counts: list[npt.NDArray[np.uint32]] = []
-
-    def add(self, marks: npt.NDArray[np.uint8]) -> None:
-        """Take marks of tokens that come after those before: [tokens].
-
-        Raises:
-            UserError: the disk is full or cannot be written.
-        """
-        self._window = np.concatenate([self._window, marks])
-        if windows := (len(self._window) - 1) // self._length:
-            whole = windows * self._length
-            self._counts.append(window_targets(self._window[: whole + 1], self._length))
-            self._window = self._window[whole:]
-        self._marks = np.concatenate([self._marks, marks])
-        while len(self._marks) >= self._shard_tokens:
-            self._shards.append(self._keep(self._marks[: self._shard_tokens]))
-            self._marks = self._marks[self._shard_tokens :]
-
-    def samples(self) -> Samples:
-        """Write what is left, and return what names it all.
-
-        Raises:
-            ValueError: the tokens are not one more than those of a number of windows.
-            UserError: as `add` does.
-        """
-        if len(self._window) != 1 or not self._counts:
-            raise ValueError(f"{len(self._window)} tokens behind {len(self._counts)} runs of windows")
-        marks = [*self._shards, *([self._keep(self._marks)] if len(self._marks) else [])]
-        counts = np.concatenate(self._counts).astype("<u4")
-        return Samples(marks=tuple(marks), targets=self._keep(counts))
-
-    def _keep(self, values: npt.NDArray[np.integer[Any]]) -> Shard:
-        data = values.tobytes()
-        digest = sha256(data).hexdigest()
-        if not self._kept.has(digest):
-            self._kept.add(digest, data)
-        return Shard(sha256=digest, tokens=len(values))
+from dtfm_protocol.job.resolved_job import Corpus, Samples
 
 
 class MarkReader:
@@ -69,9 +15,13 @@ class MarkReader:
 
     def __init__(self, corpus: Corpus, shards: ShardFolder) -> None:
         """Open nothing yet; the corpus has samples."""
-        samples = _samples(corpus)
-        self._map = ShardMap(corpus)
-        self._open = lru_cache(maxsize=OPEN_SHARDS)(lambda shard: shards.open(samples.marks[shard], "uint8"))
+        _samples(corpus)
+        self._map = ShardMap(corpus, shards)
+        self._open = lru_cache(maxsize=OPEN_SHARDS)(lambda shard: shards.open(self._map.marks(shard), "uint8"))
+
+    def close(self) -> None:
+        """Close all files: what is read next is opened anew."""
+        self._open.cache_clear()
 
     def read(self, start: int, count: int) -> npt.NDArray[np.uint8]:
         """Read the marks of tokens `[start, start + count)` of the corpus: [count], a copy.
@@ -106,16 +56,9 @@ class TargetCounts:
         return sum(int(counts[start // self._length]) for start in windows)
 
 
-def sample_files(corpus: Corpus) -> Iterator[tuple[Shard, int]]:
-    """Yield each file that tells of samples, and its size in bytes; none where there are no samples."""
-    if corpus.samples is not None:
-        yield from ((shard, shard.tokens) for shard in corpus.samples.marks)
-        yield target_file(corpus.samples)
-
-
-def target_file(samples: Samples) -> tuple[Shard, int]:
-    """Return the file of the windows' numbers of targets, and its size in bytes."""
-    return samples.targets, 4 * samples.targets.tokens
+def target_bytes(samples: Samples) -> int:
+    """Return the bytes of the file of the windows' numbers of targets."""
+    return 4 * samples.targets.tokens
 
 
 def _samples(corpus: Corpus) -> Samples:

@@ -12,9 +12,11 @@ from dtfm_protocol.data.token_shards import SHARD_BYTES
 from dtfm_protocol.data.tokenizer import TooLargeBPE, check_ids, encode, make_tokenizer, vocabulary_size
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.data_table import Data
-from dtfm_protocol.job.resolved_job import MOST_SHARDS
+from dtfm_protocol.job.resolved_job import CHAPTER_SHARDS, MOST_CHAPTERS
 from dtfm_protocol.process.quantities import bytes_in_words
 
+MOST_BYTES = MOST_CHAPTERS * CHAPTER_SHARDS * SHARD_BYTES
+"""Bytes of the tokens that a job can name."""
 READ_WHOLE = 4 << 20
 """Bytes of the largest text that is tokenized whole, which takes a second or two."""
 
@@ -66,8 +68,8 @@ def _check_few_enough(data: Data, tokens: int) -> None:
     Raises:
         UserError: it cannot.
     """
-    if tokens > MOST_SHARDS * SHARD_BYTES // 4:
-        largest = MOST_SHARDS * SHARD_BYTES // (2 if vocabulary_size(data) <= 1 << 16 else 4)
+    if tokens > MOST_BYTES // 4:
+        largest = MOST_BYTES // (2 if vocabulary_size(data) <= 1 << 16 else 4)
         if tokens > largest:
             raise UserError(f"data: {tokens} tokens are more than the {largest} of one job: give less text")
 

@@ -1,8 +1,14 @@
-"""Tokens on disk: shards of little-endian integers in files named by their SHA-256, and their reader."""
+"""Tokens on disk: shards of little-endian integers in files named by their SHA-256, and their reader.
 
+The lists of chapters (`chapters`) lie beside them, in files named alike: they are fetched, checked and kept as shards
+are.
+"""
+
+import contextlib
 import os
 import re
 import secrets
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from hashlib import sha256
@@ -13,15 +19,18 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from dtfm_protocol.data.tokenizer import check_ids
+from dtfm_protocol.data.chapters import ChapterList
 from dtfm_protocol.errors import Refused, UserError
-from dtfm_protocol.job.resolved_job import MOST_SHARDS, Corpus, Shard
+from dtfm_protocol.job.resolved_job import Chapter, Corpus, Shard
 
 SHARD_BYTES = 2 << 20
 """Bytes of a shard: few enough to fetch it again after a broken transfer, and so many that its name costs nothing."""
 
 OPEN_SHARDS = 64
 """Number of shards that a reader keeps open: each costs a file descriptor, of which a process has few."""
+
+OPEN_CHAPTERS = 64
+"""Number of chapters' lists that a reader keeps in memory, each of at most 180 kB."""
 
 DType = Literal["uint16", "uint32"]
 """Type of the integers in a shard of tokens, little-endian."""
@@ -36,7 +45,8 @@ class ShardFolder:
         self._folder = folder
         self._checked: set[str] = set()
         self._sizes: dict[str, int] | None = None
-        """Bytes of each shard that is here, by hash, the one that was written first coming first; None: not looked."""
+        """Bytes of each shard that is here, by hash, the one that was not needed for longest coming first; None: not
+        looked."""
 
     def path(self, sha256: str) -> Path:
         """Return the path at which the shard of this hash lies, or would lie.
@@ -57,7 +67,7 @@ class ShardFolder:
         if sha256 in self._checked:
             return path.exists()
         try:
-            whole = _hash(path.read_bytes()) == sha256
+            whole = digest_of(path.read_bytes()) == sha256
         except FileNotFoundError:
             return False
         except OSError as error:
@@ -80,7 +90,7 @@ class ShardFolder:
             UserError: the disk is full or cannot be written.
         """
         path = self.path(sha256)
-        if _hash(data) != sha256:
+        if digest_of(data) != sha256:
             raise Refused(f"shard {sha256[:12]}: {len(data)} bytes that have another hash")
         _write(path, data)
         self._checked.add(sha256)
@@ -88,12 +98,19 @@ class ShardFolder:
             self._sizes[sha256] = len(data)
 
     def sizes(self) -> dict[str, int]:
-        """Return the bytes of each shard that lies here, by hash, the one that was written first coming first."""
+        """Return the bytes of each shard here, by hash, the one that was not needed for longest coming first."""
         if self._sizes is None:
             found = [(path, path.stat()) for path in self._folder.glob("*.tokens")] if self._folder.is_dir() else []
             found.sort(key=lambda one: one[1].st_mtime_ns)
             self._sizes = {path.stem: status.st_size for path, status in found}
         return dict(self._sizes)
+
+    def used(self, sha256: str) -> None:
+        """Note that a shard is needed now, also for a later life of this program."""
+        with contextlib.suppress(OSError):  # it cannot be noted: then it counts as it did
+            os.utime(self.path(sha256))
+        if self._sizes is not None and sha256 in self._sizes:
+            self._sizes[sha256] = self._sizes.pop(sha256)
 
     def drop(self, sha256: str) -> None:
         """Delete a shard; one that is being read stays readable."""
@@ -110,7 +127,7 @@ class ShardFolder:
             Refused: the shard is not here, or its size is not that of its tokens.
         """
         path = self.path(shard.sha256)
-        kind = _numpy(dtype)
+        kind = integers(dtype)
         try:
             size = path.stat().st_size
         except OSError:
@@ -120,53 +137,9 @@ class ShardFolder:
         return np.memmap(path, dtype=kind, mode="r")
 
 
-def write_shards(
-    folder: Path,
-    tokens: Iterable[Tokens],
-    vocab_size: int,
-    shard_bytes: int = SHARD_BYTES,
-    same_as: Corpus | None = None,
-) -> Corpus:
-    """Write tokens as shards and return what names them. A shard that is there already is not written again.
-
-    Args:
-        folder: the folder of the shards; made if it is not there.
-        tokens: pieces of any length, [tokens] each, that follow each other.
-        vocab_size: number of tokens there are; up to 65,536 each takes two bytes, above it four.
-        shard_bytes: bytes of a shard; the last one may have fewer.
-        same_as: corpus that these tokens must be; they are refused at the first shard that differs. None: any.
-
-    Raises:
-        UserError: there is no token, one is not in the vocabulary, there are more than a job can have, they are not
-            the same as others, or the disk is full or cannot be written.
-    """
-    dtype = _dtype(vocab_size)
-    kind = _numpy(dtype)
-    kept = ShardFolder(folder)
-    shards: list[Shard] = []
-    for piece in _cut(tokens, max(1, shard_bytes // kind.itemsize)):
-        check_ids(piece, vocab_size)
-        data = piece.astype(kind).tobytes()
-        digest = _hash(data)
-        number = len(shards)
-        if same_as is not None and (number >= len(same_as.shards) or same_as.shards[number].sha256 != digest):
-            raise UserError(
-                f"the state dir {folder.parent} holds a run of another job (the text, or its tokenizer, differs): give "
-                "the same, or use another --state-dir"
-            )
-        if number == MOST_SHARDS:
-            raise UserError(f"data: there are more than the {MOST_SHARDS} shards of one job: give less text")
-        if not kept.has(digest):
-            kept.add(digest, data)
-        shards.append(Shard(sha256=digest, tokens=len(piece)))
-    if not shards:
-        raise UserError("data: there is no text in it")
-    return Corpus(dtype=dtype, vocab_size=vocab_size, shards=tuple(shards))
-
-
 def token_bytes(vocab_size: int) -> int:
     """Return the bytes that a token takes on disk."""
-    return _numpy(_dtype(vocab_size)).itemsize
+    return integers(narrowest(vocab_size)).itemsize
 
 
 def kept_bytes(folder: Path) -> int:
@@ -174,79 +147,171 @@ def kept_bytes(folder: Path) -> int:
     return sum(ShardFolder(folder).sizes().values())
 
 
-def _dtype(vocab_size: int) -> DType:
+def narrowest(vocab_size: int) -> DType:
+    """Return the type of the integers of a shard, by the number of tokens that there are."""
     return "uint16" if vocab_size <= 1 << 16 else "uint32"
 
 
 def shard_bytes(corpus: Corpus, shard: Shard) -> int:
     """Return the bytes that a shard has, by its number of tokens."""
-    return shard.tokens * _numpy(corpus.dtype).itemsize
+    return shard.tokens * integers(corpus.dtype).itemsize
 
 
 class ShardMap:
-    """The places of the corpus's tokens in its shards."""
+    """The places of the corpus's tokens in its shards, whichever way these are named.
 
-    def __init__(self, corpus: Corpus) -> None:
-        self._borders = np.array([0, *accumulate(shard.tokens for shard in corpus.shards)])
+    Shards are counted from 0, over all chapters. A chapter's list is read when it is first asked for, and few stay in
+    memory.
+    """
+
+    def __init__(self, corpus: Corpus, folder: ShardFolder | None = None) -> None:
+        """Read nothing.
+
+        Args:
+            folder: where the lists of chapters lie, if the corpus has any.
+        """
+        self._corpus, self._folder = corpus, folder
+        chapters = corpus.chapters
+        self._firsts = [0, *accumulate(chapter.shards for chapter in chapters)] if chapters else [0, len(corpus.shards)]
+        tokens = (chapter.tokens for chapter in chapters) if chapters else (corpus.tokens,)
+        self._borders = np.array([0, *accumulate(tokens)], dtype=np.int64)
+        self._list = lru_cache(maxsize=OPEN_CHAPTERS)(self._read_list)
+
+    def __len__(self) -> int:
+        """Return the number of shards."""
+        return self._firsts[-1]
+
+    def __iter__(self) -> Iterator[Shard]:
+        """Yield all shards, in order."""
+        yield from (self[number] for number in range(len(self)))
+
+    def __getitem__(self, number: int) -> Shard:
+        """Return a shard.
+
+        Raises:
+            Refused: the list that names it is not here, or is another one than the job says.
+        """
+        chapter = bisect_right(self._firsts, number) - 1
+        return self._list(chapter)[number - self._firsts[chapter]]
+
+    def chapters_at(self, starts: Iterable[int], count: int) -> list[Chapter]:
+        """List the chapters whose lists must be here to find `count` tokens from each of `starts` on."""
+        if not self._corpus.chapters:
+            return []
+        found = {chapter for start in starts for chapter, _ in _spans(self._borders, start, count)}
+        return [self._corpus.chapters[chapter] for chapter in sorted(found)]
+
+    def marks(self, number: int) -> Shard:
+        """Return the marks of a shard, of a corpus with samples.
+
+        Raises:
+            Refused: as for the shard.
+        """
+        chapter = bisect_right(self._firsts, number) - 1
+        return self._list(chapter).marks(number - self._firsts[chapter])
+
+    def numbers_at(self, starts: Iterable[int], count: int) -> list[int]:
+        """List the numbers of the shards that hold `count` tokens from each of `starts` on, ascending.
+
+        Raises:
+            IndexError: the corpus ends before.
+            Refused: the list that names one is not here, or is another one than the job says.
+        """
+        return sorted({number for start in starts for number, _ in self.spans(start, count)})
 
     def spans(self, start: int, count: int) -> Iterator[tuple[int, slice]]:
         """Find the shards that hold tokens `[start, start + count)`: each one's number, and the slice of it, in order.
 
         Raises:
             IndexError: the corpus ends before.
+            Refused: the list that names one is not here, or is another one than the job says.
         """
-        end = start + count
-        if start < 0 or count < 0 or end > self._borders[-1]:
-            raise IndexError(f"tokens {start} to {end} of a corpus of {self._borders[-1]}")
-        shard = int(np.searchsorted(self._borders, start, side="right")) - 1
-        while start < end:
-            first, last = int(self._borders[shard]), int(self._borders[shard + 1])
-            stop = min(end, last)
-            yield shard, slice(start - first, stop - first)
-            start = stop
-            shard += 1
+        for chapter, inside in _spans(self._borders, start, count):
+            borders = self._list(chapter).borders
+            for shard, where in _spans(borders, inside.start, inside.stop - inside.start):
+                yield self._firsts[chapter] + shard, where
+
+    def _read_list(self, number: int) -> ChapterList:
+        samples = self._corpus.samples
+        if not self._corpus.chapters:
+            return ChapterList.of_shards(self._corpus.shards, samples.marks if samples is not None else ())
+        chapter = self._corpus.chapters[number]
+        data = self._folder.find(chapter.sha256) if self._folder is not None else None
+        if data is None:
+            raise Refused(f"chapter {chapter.sha256[:12]} of the text is not here")
+        return ChapterList.read(data, chapter, has_marks=samples is not None)
+
+
+def _spans(borders: npt.NDArray[np.int64], start: int, count: int) -> Iterator[tuple[int, slice]]:
+    """Find the parts that hold tokens `[start, start + count)`: each one's number, and the slice of it, in order.
+
+    Args:
+        borders: where each part begins, and where the last one ends: [parts + 1].
+
+    Raises:
+        IndexError: they end before.
+    """
+    end = start + count
+    if start < 0 or count < 0 or end > borders[-1]:
+        raise IndexError(f"tokens {start} to {end} of a corpus of {borders[-1]}")
+    part = int(np.searchsorted(borders, start, side="right")) - 1
+    while start < end:
+        first, last = int(borders[part]), int(borders[part + 1])
+        stop = min(end, last)
+        yield part, slice(start - first, stop - first)
+        start = stop
+        part += 1
 
 
 class TokenReader:
     """A reader of the corpus out of a folder of its shards, across their borders."""
 
     def __init__(self, corpus: Corpus, shards: ShardFolder) -> None:
-        self._map = ShardMap(corpus)
-        self._open = lru_cache(maxsize=OPEN_SHARDS)(lambda shard: shards.open(corpus.shards[shard], corpus.dtype))
+        self._map = ShardMap(corpus, shards)
+        self._open = lru_cache(maxsize=OPEN_SHARDS)(lambda shard: shards.open(self._map[shard], corpus.dtype))
+
+    def close(self) -> None:
+        """Close all shards: what is read next is opened anew."""
+        self._open.cache_clear()
 
     def read(self, start: int, count: int) -> Tokens:
         """Read tokens `[start, start + count)` of the corpus: [count], a copy.
 
         Raises:
             IndexError: the corpus ends before.
-            Refused: a shard is not in the folder, or not of its size.
+            Refused: a shard, or the list that names it, is not in the folder, or is another one than the job says.
         """
         parts = [self._open(shard)[where] for shard, where in self._map.spans(start, count)]
         return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
 
 
-def _cut(tokens: Iterable[Tokens], size: int) -> Iterator[Tokens]:
-    """Cut the same tokens into pieces of `size`; the last one may be smaller."""
-    held: list[Tokens] = []
-    count = 0
-    for piece in tokens:
-        while len(piece):
-            part = piece[: size - count]
-            held.append(part)
-            count += len(part)
-            piece = piece[len(part) :]
-            if count == size:
-                yield np.concatenate(held)
-                held, count = [], 0
-    if held:
-        yield np.concatenate(held)
+def corpus_files(corpus: Corpus, folder: ShardFolder) -> Iterator[str]:
+    """Yield the hash of each file that a corpus is made of: the list of each chapter before the files that it names.
+
+    Raises:
+        Refused: a list is not here, or is another one than the job says.
+    """
+    yield from (chapter.sha256 for chapter in corpus.chapters)
+    names = ShardMap(corpus, folder)
+    yield from (shard.sha256 for shard in names)
+    if corpus.samples is not None:
+        yield from (names.marks(number).sha256 for number in range(len(names)))
+        yield corpus.samples.targets.sha256
 
 
-def _hash(data: bytes) -> str:
+def corpus_bytes(corpus: Corpus) -> int:
+    """Return the bytes of all shards of a corpus, with what is kept beside them of its samples."""
+    size = corpus.tokens * integers(corpus.dtype).itemsize
+    return size if corpus.samples is None else size + corpus.tokens + 4 * corpus.samples.targets.tokens
+
+
+def digest_of(data: bytes) -> str:
+    """Return the hash by which a file is named."""
     return sha256(data).hexdigest()
 
 
-def _numpy(dtype: DType | Literal["uint8"]) -> np.dtype[Any]:
+def integers(dtype: DType | Literal["uint8"]) -> np.dtype[Any]:
+    """Return the type of a shard's integers, little-endian on every machine."""
     return np.dtype(dtype).newbyteorder("<")
 
 

@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from dtfm_protocol.data.corpus_writer import write_shards
 from dtfm_protocol.data.documents import Document, Documents
-from dtfm_protocol.data.token_shards import Tokens, write_shards
+from dtfm_protocol.data.token_shards import Tokens
 from dtfm_protocol.data.tokenizer import bpe_size, encode, make_tokenizer
 from dtfm_protocol.job.data_table import Data
 from dtfm_protocol.job.resolved_job import Corpus

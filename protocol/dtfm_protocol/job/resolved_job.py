@@ -12,7 +12,11 @@ from dtfm_protocol.schema import NEEDED, Needs, Schema, check_needs, known_part
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 """SHA-256 in hexadecimal digits."""
 MOST_SHARDS = 1 << 16
-"""Token shards that a job may name."""
+"""Token shards that a job may name itself."""
+MOST_CHAPTERS = 1 << 12
+"""Chapters that a job may name, in less than half a megabyte."""
+CHAPTER_SHARDS = 1 << 12
+"""Shards of the largest chapter. A job names its shards itself where they would make no more than one."""
 
 
 class Shard(Schema):
@@ -29,23 +33,41 @@ class Samples(Schema):
     and the token after it.
     """
 
-    marks: tuple[Shard, ...] = Field(min_length=1, max_length=MOST_SHARDS)
-    """A byte a token (`data.marks` says which bit means what), cut as the tokens are."""
+    marks: tuple[Shard, ...] = Field(default=(), min_length=1, max_length=MOST_SHARDS, exclude_if=not_)
+    """A byte a token (`data.marks` says which bit means what), cut as the tokens are. None where chapters name them."""
     targets: Shard
     """The number of targets of each window of the corpus, as little-endian uint32."""
 
 
+class Chapter(Schema):
+    """A run of consecutive shards of the corpus, listed in a file named by its hash (`data.chapters`)."""
+
+    sha256: Sha256
+    shards: Annotated[int, Field(gt=0, le=CHAPTER_SHARDS)]
+    tokens: Annotated[int, Field(gt=0, le=CHAPTER_SHARDS * MOST_UINT32)]
+
+
 class Corpus(Schema):
-    """The tokenized text, in order, as shards of little-endian integers."""
+    """The tokenized text, in order, as shards of little-endian integers, which chapters name where they are many.
+
+    Who goes through its shards does so by `data.token_shards.ShardMap`.
+    """
 
     dtype: Literal["uint16", "uint32"]
     vocab_size: Annotated[int, Field(gt=0, le=MOST_UINT32)]
-    shards: tuple[Shard, ...] = Field(min_length=1, max_length=MOST_SHARDS)
+    shards: tuple[Shard, ...] = Field(default=(), min_length=1, max_length=MOST_SHARDS, exclude_if=not_)
+    """None where there are chapters."""
+    chapters: Annotated[tuple[Chapter, ...], Field(min_length=1, max_length=MOST_CHAPTERS), NEEDED] = Field(
+        default=(), exclude_if=not_
+    )
+    """The lists of the shards, in order; none where these are named here."""
     samples: Annotated[Samples | None, NEEDED] = Field(default=None, exclude_if=lambda samples: samples is None)
     """None: each token but the first is a target, and all of it is one text."""
 
     @model_validator(mode="after")
-    def _marks_fit(self) -> Self:
+    def _is_named_once(self) -> Self:
+        if bool(self.shards) == bool(self.chapters):
+            raise ValueError("shards: a corpus names either its shards or their chapters")
         marks = self.samples.marks if self.samples is not None else self.shards
         if [shard.tokens for shard in marks] != [shard.tokens for shard in self.shards]:
             raise ValueError("samples.marks: they are cut in another way than the tokens")
@@ -54,7 +76,7 @@ class Corpus(Schema):
     @property
     def tokens(self) -> int:
         """Number of tokens of the whole corpus."""
-        return sum(shard.tokens for shard in self.shards)
+        return sum(part.tokens for part in self.shards or self.chapters)
 
 
 class ResolvedJob(Schema):
