@@ -32,7 +32,17 @@ ELSEWHERE = {
 }
 LATE = {"pyarrow": "data"}
 """Packages that a few functions import, and the extra of who needs them; without it, these say what to install."""
-TOOLS = {"coverage", "datasets", "mypy", "pytest-asyncio", "pytest-xdist", "ruff", "tensorboard", "types-psutil"}
+TOOLS = {
+    "axe-core-python",
+    "coverage",
+    "datasets",
+    "mypy",
+    "pytest-asyncio",
+    "pytest-xdist",
+    "ruff",
+    "tensorboard",
+    "types-psutil",
+}
 """Of the extra dev: run, or imported by another package, and not here."""
 
 
