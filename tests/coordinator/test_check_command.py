@@ -295,7 +295,10 @@ def test_a_text_of_rows_is_said_with_what_is_not_counted(home: Path, capsys: pyt
 def test_mistakes_of_sources_are_said_once(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     change = ('text = ["text.txt"]', 'sources = [{ path = "a.jsonl", kind = "json" }]')
     (mistake,) = said(home, capsys, "", change)["mistakes"]
-    assert "data.sources.0.kind: should be 'text', 'jsonl', 'parquet' or 'dataset' (got 'json')" in mistake
+    assert (
+        "data.sources.0.kind: should be 'text', 'jsonl', 'parquet', 'dataset', 'messages' or 'completions' (got 'json')"
+        in mistake
+    )
     (mistake,) = said(home, capsys, "", ('text = ["text.txt"]', ""))["mistakes"]
     assert "data: give either text" in mistake
 

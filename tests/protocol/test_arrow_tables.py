@@ -159,9 +159,9 @@ def test_a_piece_of_a_table_comes_from_about_the_byte_that_is_asked_for(home: Pa
     total = one.bytes
     for share in (0.0, 0.3, 0.8):
         found, read = read_piece(one, home / name, int(share * total), 200)
-        place = TEXTS.index(found[0]) / len(TEXTS)
+        place = TEXTS.index(found[0].text) / len(TEXTS)
         assert share - 0.35 <= place <= share + 0.05
-        assert TEXTS.index(found[0]) + len(found) == TEXTS.index(found[-1]) + 1
+        assert TEXTS.index(found[0].text) + len(found) == TEXTS.index(found[-1].text) + 1
         assert 0 < read < total / 5
     (sample,) = samples_of((one,))
     assert sample.documents == pytest.approx(len(TEXTS), rel=0.15)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from dtfm_protocol.data.contents import Content
 from dtfm_protocol.data.documents import Document, Documents
 from dtfm_protocol.data.json_lines import json_lines
 from dtfm_protocol.data.rows import Fault, Row
@@ -163,6 +164,6 @@ def test_a_long_reading_is_told_with_words_on_how_far_it_is() -> None:
     """A clock that goes on by ten seconds a look."""
     said: list[str] = []
     told = Told("Turning the text into tokens", 4e6, said.append, count(0, 10).__next__)
-    assert list(told.texts(Document("x", None, number, 1e6) for number in range(4))) == ["x"] * 4
+    assert list(told.texts(Document(Content("x"), None, number, 1e6) for number in range(4))) == ["x"] * 4
     assert said[0] == "Turning the text into tokens: 1 MB of 4 MB (25 %), less than a minute left."
     assert [f"{share} %" in line for share, line in zip((25, 50, 75), said, strict=True)] == [True] * 3

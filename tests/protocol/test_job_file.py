@@ -307,7 +307,10 @@ def test_a_model_has_one_source(changes: dict[str, Any], said: str) -> None:
         ({"data.sources": [{"path": "a", "kind": "jsonl"}]}, "data: give either text = [...]"),
         ({"data.text": None, "data.sources": []}, "data.sources: "),
         ({"data.text": None, "data.sources": [{"path": "a"}]}, "data.sources.0.kind: this key is missing"),
-        ({"data.text": None, "data.sources": [{"path": "a", "kind": "csv"}]}, "'parquet' or 'dataset' (got 'csv')"),
+        (
+            {"data.text": None, "data.sources": [{"path": "a", "kind": "csv"}]},
+            "'messages' or 'completions' (got 'csv')",
+        ),
     ],
 )
 def test_documents_have_one_origin(changes: dict[str, Any], said: str) -> None:

@@ -89,6 +89,8 @@ def _data(data: Data, tokenizer: str, folder: Path) -> Iterator[str]:
         text = data.text if isinstance(data.text, str) else [_near(one, folder) for one in data.text]
         yield f"text = {_toml(text)}"
     yield f"tokenizer = {_toml(tokenizer)}"
+    if data.packing:
+        yield "packing = true"
     for source in data.sources or ():
         yield "\n[[data.sources]]"
         values = source.model_dump(mode="json", exclude_defaults=True) | {"path": _near(source.path, folder)}

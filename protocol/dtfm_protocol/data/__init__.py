@@ -4,17 +4,25 @@
 - `batches`: the tokens that a step reads: a pure function of the seed and the step, so that no peer has to be told
 - `chapters`: chapters of a corpus: lists of its shards, each in a file named by its hash, so that a job names few
   (pure)
+- `chat_template`: the chat template of a job: from the messages of a conversation to its text, and to what of it is
+  learned
+- `contents`: what a row says: the text of its document, and which of it is learned
 - `corpus_writer`: the writer of a corpus: tokens of any number become shards, and many shards chapters, as they come
 - `documents`: the documents of a job: read from its sources anew each time they are gone through, a few at a time
 - `json_lines`: JSON lines: files with an object of JSON on each line, read a line at a time
+- `laid_out_corpus`: the corpus of a job whose documents stand apart from each other: from what they say to shards of
+  tokens and of marks, a bin at a time
 - `marks`: marks of tokens: which are learned, and where what stands apart begins; a byte a token (pure)
 - `not_text`: the refusal of files that hold documents in another form than plain text, by their names and first bytes
+  (pure)
+- `packing`: the layout of samples in bins of a sequence's length: several side by side, or each in a bin of its own
   (pure)
 - `permutation`: a keyed shuffle of `range(size)` that is evaluated one index at a time and takes no memory
 - `prepare`: the preparation of a job: its tokenizer, token shards, the model's config and pretrained weights
 - `repeats`: how often each document of a source is in the corpus, by the source's weight (pure)
-- `row_formats`: the reader of each kind of source
+- `row_formats`: the reader of each form of files
 - `rows`: rows of a source's files: what each holds, or what is wrong with it
+- `sample_encoding`: the way from what documents say to samples: tokens, and which of them are learned
 - `sample_shards`: samples on disk: readers of marks and of the windows' numbers of targets, in files as token shards
   are
 - `source_files`: the files of a job's sources, in an order that does not depend on the file system

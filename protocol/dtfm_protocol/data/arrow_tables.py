@@ -8,7 +8,6 @@ from typing import Any
 from dtfm_protocol.data.rows import Fault, Row
 from dtfm_protocol.data.source_files import SourceFiles, tables_of
 from dtfm_protocol.errors import UserError
-from dtfm_protocol.job.document_template import DocumentTemplate
 
 ROWS_AT_ONCE = 64
 """Rows that are turned into values of Python at a time."""
@@ -70,7 +69,7 @@ def _rows(source: SourceFiles, batches: Callable[[Columns], Batches]) -> Iterato
 
     number = 0
     try:
-        for before, batch, size in batches(DocumentTemplate(source.source.column, source.source.template).columns):
+        for before, batch, size in batches(source.source.columns):
             number = before
             for first in range(0, batch.num_rows, ROWS_AT_ONCE):
                 for found in _values(batch.slice(first, ROWS_AT_ONCE)):

@@ -4,13 +4,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from dtfm_protocol.data.chat_template import ChatTemplate
+from dtfm_protocol.data.contents import Chat, Content, ContentReader
 from dtfm_protocol.data.repeats import Repeats
 from dtfm_protocol.data.row_formats import FORMATS
 from dtfm_protocol.data.rows import Fault, Row
 from dtfm_protocol.data.source_files import SourceFiles, sources_of
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.data_table import Data
-from dtfm_protocol.job.document_template import DocumentTemplate, Unfillable
+from dtfm_protocol.job.document_template import Unfillable
 
 NO_TEXT = "{}: there is no text in {}: every document is empty, or was passed over"
 """What is said of a source without any, by its key and path."""
@@ -21,14 +23,19 @@ SKIP = 'or pass over such with on_error = "skip"'
 class Document(NamedTuple):
     """A document, and where it comes from."""
 
-    text: str
-    """What it says, never empty."""
+    content: Content
+    """What it says; the text is never empty."""
     file: Path | None
     """Its file, or folder of a dataset; None: Python's manual."""
     row: int
     """Its row or line there, from 1."""
     read: float
     """Bytes of the sources that were read for it since the document before."""
+
+    @property
+    def text(self) -> str:
+        """The text of it."""
+        return self.content.text
 
 
 class Skipped:
@@ -67,8 +74,10 @@ class Documents:
             seed: decides which documents of a source are there, where its weight is no whole number.
 
         Raises:
-            UserError: names the path that leads to nothing, or the file that is no text.
+            UserError: names the path that leads to nothing, or the file that is no text; or messages have no chat
+                template.
         """
+        self._chat = ChatTemplate.of_job(data)
         self._sources = sorted(sources_of(data), key=lambda one: one.source.weight <= 1)
         self._seed = seed
         self._manual: tuple[str, ...] = () if self._sources else _manual()
@@ -100,7 +109,7 @@ class Documents:
     def others(self) -> Iterator[Document]:
         """Read those that come after them: what is held out must lie among these."""
         for number, topic in enumerate(self._manual, start=1):
-            yield Document(topic, None, number, len(topic))
+            yield Document(Content(topic), None, number, len(topic))
         for source in self._sources:
             if source.source.weight <= 1:
                 yield from self._of(source)
@@ -109,19 +118,19 @@ class Documents:
         return Repeats(source.source.weight, f"dtfm documents {self._seed} {source.key}")
 
     def _of(self, source: SourceFiles) -> Iterator[Document]:
-        repeats, reader = self._repeats(source), DocumentReader(source)
+        repeats, reader = self._repeats(source), DocumentReader(source, self._chat)
         found = taken = 0
         read = 0.0
         for turn in range(repeats.rounds):
             found = 0
             for file in source.files:
-                for row in FORMATS[source.source.kind].rows(source, file, 0):
+                for row in FORMATS[source.source.form].rows(source, file, 0):
                     read += row.size
-                    text = reader.text(row, file, self.skipped if not turn else None)
-                    if not text:
+                    content = reader.content(row, file, self.skipped if not turn else None)
+                    if not content.text:
                         continue
                     if repeats.of(found) > turn:
-                        yield Document(text, file, row.number, read)
+                        yield Document(content, file, row.number, read)
                         taken, read = taken + 1, 0.0
                     found += 1
         if not taken:
@@ -133,15 +142,15 @@ class Documents:
 
 
 class DocumentReader:
-    """The way from the rows of a source to the text of its documents."""
+    """The way from the rows of a source to what its documents say."""
 
-    def __init__(self, source: SourceFiles) -> None:
-        """Take what the source says of its rows."""
-        self._source, self._format = source, FORMATS[source.source.kind]
-        self._template = DocumentTemplate(source.source.column, source.source.template)
+    def __init__(self, source: SourceFiles, chat: Chat | None = None) -> None:
+        """Take what the source says of its rows; `chat` writes down the messages of a source that has such."""
+        self._source, self._format = source, FORMATS[source.source.form]
+        self._contents = ContentReader(source.source, chat)
 
-    def text(self, row: Row | Fault, file: Path, skipped: Skipped | None = None, at: int = 0) -> str:
-        """Return the text of a row's document; "" where the row is empty, or passed over.
+    def content(self, row: Row | Fault, file: Path, skipped: Skipped | None = None, at: int = 0) -> Content:
+        """Return what a row's document says; without text where the row is empty, or passed over.
 
         Args:
             skipped: where rows that are passed over are counted.
@@ -151,25 +160,21 @@ class DocumentReader:
             UserError: the row cannot be read, and the source does not pass over such.
         """
         found = row if isinstance(row, Fault) else self._filled(row)
-        if isinstance(found, str):
+        if isinstance(found, Content):
             return found
         place = f"{file}{self._place(row.number, at)} {found.why}"
         if self._source.source.on_error == "stop":
-            advice = "" if self._source.source.kind == "text" else f": mend it, {SKIP}"
+            advice = "" if self._source.source.form == "text" else f": mend it, {SKIP}"
             raise UserError(f"{self._source.key}: {place}{advice}")
         if skipped is not None:
             skipped.add(found.rows, place)
-        return ""
+        return Content("")
 
-    def _filled(self, row: Row) -> str | Fault:
+    def _filled(self, row: Row) -> Content | Fault:
         try:
-            text = self._template.fill(row.values)
-            text.encode()
+            return self._contents.of(row.values)
         except Unfillable as error:
             return Fault(row.number, str(error), row.size)
-        except UnicodeEncodeError:
-            return Fault(row.number, "has half a character (a lone surrogate)", row.size)
-        return text
 
     def _place(self, number: int, at: int) -> str:
         unit = self._format.unit

@@ -93,7 +93,10 @@ def prepare(
     check_encoding(job)
     check_sample(job, folder, say)
     same_as = first.corpus if first is not None else None
-    made = tokenize(job.data, folder / "tokens", say, same_as, seed=job.training.seed)
+    training = job.training
+    made = tokenize(
+        job.data, folder / "tokens", say, same_as, seed=training.seed, sequence_length=training.sequence_length
+    )
     corpus = made.corpus
     Batches(corpus, job.training, job.evaluation)  # says at once when the text is too short
     check_held_out(corpus.tokens, made.repeated, job.training, job.evaluation)

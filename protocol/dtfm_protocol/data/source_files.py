@@ -39,7 +39,7 @@ class SourceFiles:
             UserError: it is out of reach.
         """
         try:
-            if self.source.kind == "dataset":
+            if self.source.form == "dataset":
                 return sum(table.stat().st_size for table in tables_of(file, self.key))
             return file.stat().st_size
         except OSError as error:
@@ -77,9 +77,9 @@ def files_read(data: Data) -> list[Path]:
     found = []
     for source in sources_of(data):
         for file in source.files:
-            is_folder = source.source.kind == "dataset"
+            is_folder = source.source.form == "dataset"
             found += [file / DATASET_STATE, *tables_of(file, source.key)] if is_folder else [file]
-    return found
+    return found + ([Path(data.chat_template)] if data.chat_template is not None else [])
 
 
 def tables_of(folder: Path, key: str) -> list[Path]:
@@ -109,7 +109,7 @@ def tables_of(folder: Path, key: str) -> list[Path]:
 
 
 def _files_of(key: str, source: DataSource) -> SourceFiles:
-    is_folder = source.kind == "dataset"
+    is_folder = source.form == "dataset"
     return SourceFiles(key, source, tuple(sorted(set(_matches(key, source.path, is_folder=is_folder)))))
 
 

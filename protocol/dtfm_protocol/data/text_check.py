@@ -7,12 +7,13 @@ from typing import Any
 
 from dtfm_protocol.data.arrow_tables import check_pyarrow
 from dtfm_protocol.data.batches import check_enough, tail_tokens
+from dtfm_protocol.data.chat_template import ChatTemplate, check_offsets
 from dtfm_protocol.data.documents import NO_TEXT, Documents
 from dtfm_protocol.data.source_files import sources_of
 from dtfm_protocol.data.text_sample import read_piece, samples_of
 from dtfm_protocol.data.text_size import READ_WHOLE, TextSize, most_tokens, text_size
 from dtfm_protocol.data.token_shards import kept_bytes, token_bytes
-from dtfm_protocol.data.tokenizer import SMALLEST_BPE, bpe_size, vocabulary_size
+from dtfm_protocol.data.tokenizer import SMALLEST_BPE, bpe_size, load, vocabulary_size
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.job_file import Job
 from dtfm_protocol.process.quantities import bytes_in_words
@@ -36,20 +37,23 @@ def check_text_bytes(job: Job) -> None:
 
 
 def check_yield(job: Job) -> None:
-    """Check that there is text, that this machine has what reads it, and that there is enough of it for the job's
-    tokenizer, as far as its files' bytes tell.
+    """Check that there is text, that this machine has what reads it, that messages have a chat template, and that there
+    is enough for the job's tokenizer, as far as its files' bytes tell.
 
     Raises:
         UserError: it cannot be, or there are no such files.
     """
+    ChatTemplate.of_job(job.data)
+    if job.data.is_laid_out and job.data.tokenizer_folder is not None:
+        check_offsets(load(job.data.tokenizer_folder), "data")
     sources, size = sources_of(job.data), bpe_size(job.data.tokenizer)
     for source in sources:
-        if source.source.kind in ("parquet", "dataset"):
+        if source.source.form in ("parquet", "dataset"):
             check_pyarrow(source.key)
         if not source.bytes:
             raise UserError(NO_TEXT.format(source.key, source.source.path))
     total = sum(source.bytes for source in sources)
-    is_bounded = sources and all(source.source.kind == "text" for source in sources)
+    is_bounded = sources and all(source.source.form == "text" for source in sources)
     if is_bounded and size is not None and size > total + SMALLEST_BPE:
         raise UserError(
             f'data.tokenizer: "{job.data.tokenizer}" is more than a text of {total} bytes can yield: '
@@ -76,10 +80,10 @@ def check_encoding(job: Job, whole: int = READ_WHOLE) -> None:
         for _ in Documents(job.data, job.training.seed):
             pass
         return
-    files = [(source, file) for source in sources for file in source.files]
+    files, chat = [(source, file) for source in sources for file in source.files], ChatTemplate.of_job(job.data)
     for source, file in files[:: -(-len(files) // HEADS)]:
-        read_piece(source, file, 0, HEAD_BYTES)
-    samples_of(sources)
+        read_piece(source, file, 0, HEAD_BYTES, chat)
+    samples_of(sources, chat)
 
 
 def check_sample(
@@ -106,7 +110,7 @@ def check_sample(
     if sum(source.bytes for source in sources_of(job.data)) <= whole:
         return None
     say("Looking at a sample of the text.")
-    size = text_size(job.data, whole, seed=job.training.seed)
+    size = text_size(job.data, whole, seed=job.training.seed, sequence_length=job.training.sequence_length)
     needed = job.training.tokens + 1 + tail_tokens(job.training, job.evaluation)
     if size.tokens * SURE < needed:
         check_enough(size.tokens, job.training, job.evaluation, "about ")

@@ -1,11 +1,15 @@
 """The size of the owner's text before it is tokenized: bytes, and tokens, counted where that is cheap."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
 
+from dtfm_protocol.data.chat_template import ChatTemplate
+from dtfm_protocol.data.contents import Content
 from dtfm_protocol.data.documents import Documents
+from dtfm_protocol.data.laid_out_corpus import packer_of
+from dtfm_protocol.data.sample_encoding import encode_samples
 from dtfm_protocol.data.source_files import SourceFiles, sources_of
 from dtfm_protocol.data.text_sample import SourceSample, samples_of
 from dtfm_protocol.data.token_shards import SHARD_BYTES
@@ -22,6 +26,20 @@ READ_WHOLE = 4 << 20
 
 
 @dataclass(frozen=True)
+class LayoutSize:
+    """The size of a text whose documents stand apart, in sequences."""
+
+    targets: int
+    """Tokens that are learned."""
+    padding: float
+    """Share of tokens that fill sequences up."""
+    cut: int
+    """Conversations and completions of which only the beginning is there."""
+    left_out: int
+    """Documents of which nothing is learned."""
+
+
+@dataclass(frozen=True)
 class TextSize:
     """The size of a text, all repetitions counted."""
 
@@ -29,16 +47,18 @@ class TextSize:
     bytes: int
     """Bytes in UTF-8."""
     tokens: int
-    """Tokens, with the end of text between two documents."""
+    """Tokens, with the end of text between two documents; of such as stand apart, those of all sequences."""
     how: str = ""
     """How the tokens were estimated, in words, and of sources other than text files the rest, too; "": all was
     counted."""
     smaller_bpe: int = 0
     """Size of the largest BPE that the sample yields, where that is less than the job's; 0: it is not, or there is
     none."""
+    layout: LayoutSize | None = None
+    """None: the documents are one stream."""
 
 
-def text_size(data: Data, whole: int = READ_WHOLE, *, seed: int = 0) -> TextSize:
+def text_size(data: Data, whole: int = READ_WHOLE, *, seed: int = 0, sequence_length: int = 0) -> TextSize:
     """Measure a job's text.
 
     A short text is counted. Of a longer one documents at `SAMPLES` places, evenly spaced over all files, are tokenized
@@ -49,6 +69,7 @@ def text_size(data: Data, whole: int = READ_WHOLE, *, seed: int = 0) -> TextSize
         data: the job's `[data]`, with paths made absolute (`Job.rooted`).
         whole: bytes of the largest text that is tokenized whole.
         seed: the job's, which draws documents of sources with a weight.
+        sequence_length: the job's, in whose sequences documents are laid out that stand apart.
 
     Raises:
         UserError: the text or the tokenizer cannot be read or made, or there is more text than a job can name.
@@ -57,7 +78,12 @@ def text_size(data: Data, whole: int = READ_WHOLE, *, seed: int = 0) -> TextSize
     is_short = sum(one.bytes for one in sources) <= whole
     if data.tokenizer == "bytes" and _is_counted(sources) and (most := most_tokens(data)) is not None:
         _check_few_enough(data, most)
-    found = _counted(data, [one.text for one in Documents(data, seed)]) if is_short else _sampled(data, sources)
+    if is_short and data.is_laid_out:
+        found = _laid_out(data, [one.content for one in Documents(data, seed)], sequence_length)
+    elif is_short:
+        found = _counted(data, [one.text for one in Documents(data, seed)])
+    else:
+        found = _sampled(data, sources, sequence_length)
     _check_few_enough(data, found.tokens)
     return found
 
@@ -83,14 +109,16 @@ def most_tokens(data: Data) -> int | None:
         UserError: a path leads to no file, or a file is out of reach.
     """
     sources = sources_of(data)
-    if not sources or data.tokenizer_folder is not None or any(one.source.kind != "text" for one in sources):
+    if not sources or data.tokenizer_folder is not None or any(one.source.form != "text" for one in sources):
+        return None
+    if data.is_laid_out:
         return None
     return sum(ceil(one.source.weight) * (one.bytes + len(one.files)) for one in sources) - 1
 
 
 def _is_counted(sources: Sequence[SourceFiles]) -> bool:
     """Whether the bytes of files are those of documents, and each file is there a known number of times."""
-    return all(one.source.kind == "text" and one.source.weight.is_integer() for one in sources)
+    return all(one.source.form == "text" and one.source.weight.is_integer() for one in sources)
 
 
 def _counted(data: Data, documents: Sequence[str]) -> TextSize:
@@ -100,17 +128,53 @@ def _counted(data: Data, documents: Sequence[str]) -> TextSize:
     return TextSize(len(documents), size, _tokens(data, make_tokenizer(data, documents), documents))
 
 
-def _sampled(data: Data, sources: Sequence[SourceFiles]) -> TextSize:
-    samples = samples_of(sources)
+def _laid_out(data: Data, contents: Sequence[Content], sequence_length: int) -> TextSize:
+    size, texts = sum(len(content.text.encode()) for content in contents), [content.text for content in contents]
+    tokenizer = make_tokenizer(data, texts)
+    packer = packer_of(data, tokenizer, sequence_length)
+    for _ in packer.bins(encode_samples(data, tokenizer, contents)):
+        pass
+    counts = packer.counts
+    tokens = counts.bins * sequence_length
+    layout = LayoutSize(counts.targets, counts.padding / max(1, tokens), counts.cut, counts.empty)
+    return TextSize(len(contents), size, tokens + 1, layout=layout)
+
+
+def _sampled(data: Data, sources: Sequence[SourceFiles], sequence_length: int) -> TextSize:
+    samples = samples_of(sources, ChatTemplate.of_job(data))
     weights = [one.source.weight for one in sources]
     documents = _weighted(weights, [one.documents for one in samples])
     total = _weighted(weights, [one.total for one in samples])
     how = f"from a sample of {bytes_in_words(sum(one.bytes for one in samples))}"
+    if data.is_laid_out:
+        return _scaled(data, sources, samples, sequence_length, TextSize(documents, total, 0, how))
     if data.tokenizer == "bytes":
         return TextSize(documents, total, total + documents - 1, "" if _is_counted(sources) else how)
     tokenizer, smaller = _tokenizer(data, [text for one in samples for text in one.texts])
     tokens = _weighted(weights, [_tokens_of(data, tokenizer, one) for one in samples])
     return TextSize(documents, total, tokens + documents - 1, how, smaller)
+
+
+def _scaled(
+    data: Data, sources: Sequence[SourceFiles], samples: Sequence[SourceSample], sequence_length: int, found: TextSize
+) -> TextSize:
+    """Return the size of a long text whose documents stand apart, by laying samples of it out."""
+    tokenizer, smaller = _tokenizer(data, [text for one in samples for text in one.texts])
+    bins = targets = padding = cut = empty = 0.0
+    for source, sample in zip(sources, samples, strict=True):
+        packer = packer_of(data, tokenizer, sequence_length)
+        for _ in packer.bins(encode_samples(data, tokenizer, sample.contents)):
+            pass
+        counts, scale = packer.counts, source.source.weight * sample.total / max(1, sample.bytes)
+        bins, targets, padding = (
+            bins + scale * counts.bins,
+            targets + scale * counts.targets,
+            padding + scale * counts.padding,
+        )
+        cut, empty = cut + scale * counts.cut, empty + scale * counts.empty
+    tokens = round(bins) * sequence_length
+    layout = LayoutSize(round(targets), padding / max(1, tokens), round(cut), round(empty))
+    return replace(found, tokens=tokens + 1, smaller_bpe=smaller, layout=layout)
 
 
 def _weighted(weights: Sequence[float], amounts: Sequence[float]) -> int:

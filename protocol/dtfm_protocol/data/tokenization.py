@@ -5,8 +5,10 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from dtfm_protocol.data.contents import Content
 from dtfm_protocol.data.corpus_writer import write_shards
 from dtfm_protocol.data.documents import Document, Documents
+from dtfm_protocol.data.laid_out_corpus import counts_in_words, lay_out
 from dtfm_protocol.data.token_shards import Tokens
 from dtfm_protocol.data.tokenizer import bpe_size, encode, make_tokenizer
 from dtfm_protocol.job.data_table import Data
@@ -30,16 +32,24 @@ class Tokenized(NamedTuple):
 
 
 def tokenize(
-    data: Data, folder: Path, progress: Progress = lambda line: None, same_as: Corpus | None = None, *, seed: int = 0
+    data: Data,
+    folder: Path,
+    progress: Progress = lambda line: None,
+    same_as: Corpus | None = None,
+    *,
+    seed: int = 0,
+    sequence_length: int = 0,
 ) -> Tokenized:
     """Read the job's documents, make its tokenizer and write its shards into `folder`.
 
     Args:
         same_as: corpus that the tokens must be; None: any.
         seed: the job's (`training.seed`), which draws documents of sources with a weight.
+        sequence_length: the job's, in whose sequences documents are laid out that stand apart; of a stream it is not
+            asked for.
 
     Raises:
-        UserError: what `Documents`, `make_tokenizer` and `write_shards` raise.
+        UserError: what `Documents`, `make_tokenizer`, `write_shards` and `lay_out` raise.
     """
     progress("Reading the text.")
     documents = Documents(data, seed)
@@ -48,6 +58,12 @@ def tokenize(
         progress(f"Working out {size:,} kinds of token from the text: of a long one, that takes minutes.")
     tokenizer = make_tokenizer(data, Told("Reading the text for it", total, progress).texts(documents))
     told, repeated = Told("Turning the text into tokens", total, progress), 0
+    if data.is_laid_out:
+        parts = told.contents(documents.repeated()), told.contents(documents.others())
+        made = lay_out(data, tokenizer, folder, parts, sequence_length, same_as)
+        for line in (*counts_in_words(made.counts), *([str(documents.skipped)] if documents.skipped.rows else [])):
+            progress(line)
+        return Tokenized(made.corpus, tokenizer, made.repeated)
 
     def tokens() -> Iterator[Tokens]:
         nonlocal repeated
@@ -81,8 +97,12 @@ class Told:
 
     def texts(self, documents: Iterable[Document]) -> Iterator[str]:
         """Hand on the texts of documents, and say how far it is once one was worked on."""
+        return (content.text for content in self.contents(documents))
+
+    def contents(self, documents: Iterable[Document]) -> Iterator[Content]:
+        """Hand on what documents say in the same way."""
         for document in documents:
-            yield document.text
+            yield document.content
             self._done += document.read
             now = self._clock()
             if self._done < self._total and now - self._said >= SAID_SECONDS:

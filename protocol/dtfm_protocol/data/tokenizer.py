@@ -48,6 +48,13 @@ def make_tokenizer(data: Data, documents: Iterable[str]) -> Any:
         UserError: the size is none, or more than the text yields; the folder holds no tokenizer, or one without an
             end-of-text token.
     """
+    tokenizer = _made(data, documents)
+    if data.chat_template is not None:  # whoever takes the model home is to talk to it in the same way
+        tokenizer.chat_template = Path(data.chat_template).read_text(encoding="utf-8")
+    return tokenizer
+
+
+def _made(data: Data, documents: Iterable[str]) -> Any:
     if data.tokenizer == "bytes":
         return _bytes()
     if data.tokenizer.startswith("bpe:"):

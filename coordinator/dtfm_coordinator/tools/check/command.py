@@ -103,7 +103,7 @@ def _measured(job: Job) -> Any:
 
     check_yield(job)
     check_encoding(job)
-    return text_size(job.data, seed=job.training.seed)
+    return text_size(job.data, seed=job.training.seed, sequence_length=job.training.sequence_length)
 
 
 def _forecast(

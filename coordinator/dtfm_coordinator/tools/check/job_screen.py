@@ -10,6 +10,7 @@ from dtfm_coordinator.tools.check.forecast import Forecast
 from dtfm_coordinator.tools.check.job_findings import JobFindings, ModelFindings, TextFindings, times
 from dtfm_coordinator.tools.formatting import amount, duration, seconds
 from dtfm_protocol.bounds import printable
+from dtfm_protocol.data.text_size import LayoutSize
 from dtfm_protocol.process.quantities import bytes_in_words
 
 WIDTH = 80
@@ -84,9 +85,19 @@ def _text_words(found: JobFindings, text: TextFindings) -> list[tuple[str, str]]
             f"{amount(text.trained_tokens)} tokens" + (f", {times(text.epochs)} epochs" if text.epochs else ""),
         ),
     ]
+    if measured.layout is not None:
+        lines.insert(1, ("learned", _layout_words(measured.layout, measured.tokens, about)))
     if text.held_out_tokens:
         lines.append(("held out", f"{text.held_out_tokens:,} tokens at the text's end, for evaluation"))
     return lines
+
+
+def _layout_words(layout: LayoutSize, tokens: int, about: str) -> str:
+    said = (
+        f"{about}{layout.targets:,} of {tokens:,} tokens are targets; {100 * layout.padding:.0f} % fill sequences up; "
+        f"{layout.cut:,} conversations or completions are cut off"
+    )
+    return f"{said}, {layout.left_out:,} documents left out" if layout.left_out else said
 
 
 def _show_stages(out: Console, found: JobFindings, model: ModelFindings) -> None:
