@@ -30,12 +30,11 @@ ELSEWHERE = {
     "torchft": "benchmarks/chaos/baselines.py makes an environment for it",
     "wandb": "`serve --wandb` is for those who have it",
 }
-LATE = {"pyarrow": "data"}
+LATE = {"datasets": "data", "pyarrow": "data"}
 """Packages that a few functions import, and the extra of who needs them; without it, these say what to install."""
 TOOLS = {
     "axe-core-python",
     "coverage",
-    "datasets",
     "mypy",
     "pytest-asyncio",
     "pytest-xdist",

@@ -54,6 +54,10 @@ def test_the_manual_is_many_documents_always_in_the_same_order() -> None:
         ("folder", "{folder}/folder is a folder: name the files in it"),
         ("zero.txt", "{folder}/zero.txt is not text (byte 3 is zero)"),
         ("report.txt", "{folder}/report.txt is not text, it looks like a PDF: convert it"),
+        (
+            "notes.foo",
+            "{folder}/notes.foo has a name that ends in .foo, which is no suffix of text that is known: if it",
+        ),
         ("chat.jsonl", 'name it in sources = [{{ path = "{folder}/chat.jsonl", kind = "jsonl" }}]'),
         ("chat.txt", "{folder}/chat.txt is lines of JSON, not text: name it in sources = [{{ path ="),
         ("a.parquet", 'name it in sources = [{{ path = "{folder}/a.parquet", kind = "parquet" }}]'),
@@ -72,7 +76,7 @@ def test_an_error_names_the_glob_or_the_file_on_one_line(tmp_path: Path, glob: s
     (tmp_path / "report.txt").write_text("%PDF-1.4 in letters alone")
     (tmp_path / "chat.txt").write_text('{"text": "a"}\n\n{"text": "b"}\n')
     (tmp_path / "table").write_bytes(b"PAR1\x15\x04")
-    for name in ("chat.jsonl", "a.parquet", "all.JSON", "a.txt.gz", "a.pdf", "a.csv"):
+    for name in ("chat.jsonl", "a.parquet", "all.JSON", "a.txt.gz", "a.pdf", "a.csv", "notes.foo"):
         (tmp_path / name).write_text("its name alone tells")
     with pytest.raises(UserError) as caught:
         read_text(data(tmp_path / glob))

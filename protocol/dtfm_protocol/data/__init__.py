@@ -9,6 +9,8 @@
 - `contents`: what a row says: the text of its document, and which of it is learned
 - `corpus_writer`: the writer of a corpus: tokens of any number become shards, and many shards chapters, as they come
 - `documents`: the documents of a job: read from its sources anew each time they are gone through, a few at a time
+- `hub_dataset`: data sets by name: streamed by `datasets`, from the hub or from a folder that it knows how to load
+- `hub_sizes`: the sizes of data sets by name, as the hub, or the folder of one, tells them
 - `json_lines`: JSON lines: files with an object of JSON on each line, read a line at a time
 - `laid_out_corpus`: the corpus of a job whose documents stand apart from each other: from what they say to shards of
   tokens and of marks, a bin at a time

@@ -1,6 +1,7 @@
 """The refusal of files that hold documents in another form than plain text, by their names and first bytes (pure)."""
 
 import json
+import re
 
 HEAD_BYTES = 1 << 16
 """Bytes of a file's beginning that are enough to tell."""
@@ -25,6 +26,16 @@ _ADVICE = {
 }
 """What to do with them; with all others, `_CONVERT`."""
 _CONVERT = "convert it to text, or leave it out"
+_TEXT = (
+    " txt text utf asc md markdown mdx rst org adoc tex bib srt vtt po log eml mbox html htm xhtml xml svg yaml yml "
+    "toml ini cfg conf properties diff patch wiki py pyi pyx c h cc cpp cxx hpp hh cs java kt kts scala go rs swift m "
+    "js mm mjs jsx ts tsx vue svelte css scss less php rb pl pm lua r jl f for hs ml mli fs fsx erl ex exs clj lisp "
+    "el scm rkt sql sh bash zsh fish bat cmd awk sed vim cmake make mk gradle proto graphql tf nix zig nim d pas ada "
+    "adb ads vb v sv vhd vhdl asm s dart groovy coffee jinja tmpl "
+)
+"""Suffixes of files that are text: prose, and what people program in."""
+_SUFFIX = re.compile(r"\.[a-z]{1,12}")
+"""What counts as a suffix: neither the number of a chapter or a version, nor what comes after "Mr. "."""
 _BEGINNINGS = {
     b"\xff\xfe": "UTF-16",
     b"\xfe\xff": "UTF-16",
@@ -53,7 +64,12 @@ def other_suffix(path: str) -> str:
     if (kind := _TABLES.get(suffix)) is not None:
         return _as_source(path, kind)
     what = next((what for what, suffixes in _NO_TEXT.items() if suffix in suffixes), "")
-    return f"is {what}, not text: {_ADVICE.get(what, _CONVERT)}" if what else ""
+    if what:
+        return f"is {what}, not text: {_ADVICE.get(what, _CONVERT)}"
+    if _SUFFIX.fullmatch(suffix) and f" {suffix[1:]} " not in _TEXT:
+        advice = f'sources = [{{ path = "{path}", kind = "text" }}]'
+        return f"has a name that ends in {suffix}, which is no suffix of text that is known: if it is text, {advice}"
+    return ""
 
 
 def other_beginning(path: str, head: bytes) -> str:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dtfm_protocol.data.arrow_tables import dataset_rows, parquet_rows
+from dtfm_protocol.data.hub_dataset import hub_rows
 from dtfm_protocol.data.json_lines import json_lines
 from dtfm_protocol.data.rows import Fault, Row
 from dtfm_protocol.data.source_files import SourceFiles
@@ -26,4 +27,5 @@ FORMATS: dict[FormName, RowFormat] = {
     "jsonl": RowFormat("line", json_lines),
     "parquet": RowFormat("row", parquet_rows),
     "dataset": RowFormat("row", dataset_rows),
+    "hub": RowFormat("row", hub_rows),
 }

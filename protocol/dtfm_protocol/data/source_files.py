@@ -5,6 +5,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from dtfm_protocol.data.hub_sizes import hub_bytes
 from dtfm_protocol.data.not_text import other_suffix
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.data_table import Data, DataSource
@@ -21,7 +22,7 @@ class SourceFiles:
     """The key of the job that names it, for errors: "data.text", or "data.sources.2"."""
     source: DataSource
     files: tuple[Path, ...]
-    """Sorted by their paths; of the kind "dataset", folders."""
+    """Sorted by their paths; of the form "dataset", folders, and of "hub" a data set's name."""
 
     @property
     def bytes(self) -> int:
@@ -39,6 +40,8 @@ class SourceFiles:
             UserError: it is out of reach.
         """
         try:
+            if self.source.form == "hub":
+                return hub_bytes(self.source, self.key)
             if self.source.form == "dataset":
                 return sum(table.stat().st_size for table in tables_of(file, self.key))
             return file.stat().st_size
@@ -69,13 +72,16 @@ def sources_of(data: Data) -> tuple[SourceFiles, ...]:
 
 
 def files_read(data: Data) -> list[Path]:
-    """List all files that the documents of a job are made from, those in folders of `datasets` one by one.
+    """List all files that the documents of a job are made from, those in folders of `datasets` one by one; of data sets
+    by name there are none here.
 
     Raises:
         UserError: as `sources_of` does.
     """
-    found = []
+    found = list[Path]()
     for source in sources_of(data):
+        if source.source.form == "hub":
+            continue
         for file in source.files:
             is_folder = source.source.form == "dataset"
             found += [file / DATASET_STATE, *tables_of(file, source.key)] if is_folder else [file]
@@ -110,6 +116,8 @@ def tables_of(folder: Path, key: str) -> list[Path]:
 
 def _files_of(key: str, source: DataSource) -> SourceFiles:
     is_folder = source.form == "dataset"
+    if source.form == "hub":
+        return SourceFiles(key, source, (Path(source.path),))
     return SourceFiles(key, source, tuple(sorted(set(_matches(key, source.path, is_folder=is_folder)))))
 
 

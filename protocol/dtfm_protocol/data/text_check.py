@@ -9,6 +9,7 @@ from dtfm_protocol.data.arrow_tables import check_pyarrow
 from dtfm_protocol.data.batches import check_enough, tail_tokens
 from dtfm_protocol.data.chat_template import ChatTemplate, check_offsets
 from dtfm_protocol.data.documents import NO_TEXT, Documents
+from dtfm_protocol.data.hub_sizes import check_datasets
 from dtfm_protocol.data.source_files import sources_of
 from dtfm_protocol.data.text_sample import read_piece, samples_of
 from dtfm_protocol.data.text_size import READ_WHOLE, TextSize, most_tokens, text_size
@@ -50,6 +51,8 @@ def check_yield(job: Job) -> None:
     for source in sources:
         if source.source.form in ("parquet", "dataset"):
             check_pyarrow(source.key)
+        elif source.source.form == "hub":
+            check_datasets(source.key)
         if not source.bytes:
             raise UserError(NO_TEXT.format(source.key, source.source.path))
     total = sum(source.bytes for source in sources)

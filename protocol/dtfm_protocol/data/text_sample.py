@@ -73,6 +73,8 @@ def read_piece(
 def _sample(source: SourceFiles, places: int, chat: Chat | None) -> SourceSample:
     sizes = [source.bytes_of(file) for file in source.files]
     total, contents, read = sum(sizes), list[Content](), 0.0
+    if source.source.form == "hub":  # its beginning stands for all: what is farther on comes after it, over the network
+        places = 1
     for number in range(places):
         at = number * total // places
         place = 0

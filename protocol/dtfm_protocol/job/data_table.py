@@ -8,9 +8,9 @@ from pydantic import Field, field_validator, model_validator
 from dtfm_protocol.job.document_template import DocumentTemplate
 from dtfm_protocol.schema import Schema
 
-FormName = Literal["text", "jsonl", "parquet", "dataset"]
+FormName = Literal["text", "jsonl", "parquet", "dataset", "hub"]
 """Form in which a source's rows are kept (`data.row_formats` has the reader of each)."""
-SourceKind = Literal["text", "jsonl", "parquet", "dataset", "messages", "completions"]
+SourceKind = Literal["text", "jsonl", "parquet", "dataset", "hub", "messages", "completions"]
 """What a source is: the first are forms of plain documents, of the others it says what a row holds."""
 TABLE_SUFFIXES: dict[str, FormName] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
 """Forms that a file's name tells."""
@@ -22,14 +22,22 @@ class DataSource(Schema):
     """A source of documents: an entry of `sources`."""
 
     path: Annotated[str, Field(min_length=1)]
-    """A file or glob relative to the job file; of the kind "dataset", a folder or a glob of folders."""
+    """A file or glob relative to the job file; of the form "dataset", a folder or a glob of folders; of the form "hub",
+    a data set's name, as "org/name", or a folder that `datasets` loads."""
     kind: SourceKind
     """What the rows are: documents, by the form of the files ("text", a document each; "jsonl", an object of JSON on
-    each line; "parquet"; "dataset", a folder that `save_to_disk` of `datasets` has written); "messages", conversations,
+    each line; "parquet"; "dataset", a folder that `save_to_disk` of `datasets` has written; "hub", a data set by
+    name, streamed); "messages", conversations,
     of which the assistant's turns are learned; "completions", prompts with what follows them, which alone is learned.
     """
-    format: Literal["jsonl", "parquet", "dataset"] | None = None
+    format: Literal["jsonl", "parquet", "dataset", "hub"] | None = None
     """The form of files of "messages" and "completions"; without it, the path's end says it: `.jsonl`, `.parquet`."""
+    split: str = "train"
+    """The part of a data set of the form "hub"."""
+    subset: str | None = None
+    """The configuration of a data set of the form "hub", where it has several."""
+    revision: str | None = None
+    """The commit, tag or branch of a data set of the form "hub". With a commit, its rows stay the same."""
     column: str | None = None
     """The column, or key of an object, whose text is the document; without it and without `template`, "text". With
     "messages", of the list of messages: "messages" without it; with "completions", of what is learned: "completion".
@@ -57,10 +65,18 @@ class DataSource(Schema):
         if self.is_sample and self.format is None and Path(self.path).suffix.lower() not in TABLE_SUFFIXES:
             raise ValueError(
                 f"format: {self.path} does not end as JSON lines (.jsonl) or Parquet (.parquet): say which it is, as "
-                'format = "jsonl", or "dataset"'
+                'format = "jsonl", "dataset" or "hub"'
             )
+        if self.form != "hub" and (self.split != "train" or self.subset is not None or self.revision is not None):
+            raise ValueError('split: with subset and revision, it goes with the form "hub" alone: remove them')
         _ = self.columns  # which says what is wrong with a template
         return self
+
+    def rooted(self, folder: Path) -> Self:
+        """Return the same source with its path made absolute, seen from `folder`; a data set's name stays."""
+        if self.form == "hub" and not (folder / self.path).exists():
+            return self
+        return self.model_copy(update={"path": str(folder / self.path)})
 
     @property
     def is_sample(self) -> bool:
@@ -159,6 +175,6 @@ class Data(Schema):
             lies = self.tokenizer_folder
             tokenizer = str(folder / lies) if lies is not None else self.tokenizer
         text = [str(folder / one) for one in self.text] if isinstance(self.text, list) else self.text
-        sources = self.sources and [one.model_copy(update={"path": str(folder / one.path)}) for one in self.sources]
+        sources = self.sources and [one.rooted(folder) for one in self.sources]
         chat = self.chat_template and str(folder / self.chat_template)
         return self.model_copy(update={"text": text, "sources": sources, "tokenizer": tokenizer, "chat_template": chat})

@@ -97,7 +97,7 @@ def _layout_words(layout: LayoutSize, tokens: int, about: str) -> str:
         f"{about}{layout.targets:,} of {tokens:,} tokens are targets; {100 * layout.padding:.0f} % fill sequences up; "
         f"{layout.cut:,} conversations or completions are cut off"
     )
-    return f"{said}, {layout.left_out:,} documents left out" if layout.left_out else said
+    return f"{said}; of {layout.left_out:,} documents nothing is learned" if layout.left_out else said
 
 
 def _show_stages(out: Console, found: JobFindings, model: ModelFindings) -> None:
