@@ -89,13 +89,15 @@ def test_sources_are_taken_over(run: Path, tmp_path: Path) -> None:
             path=str(tmp_path / "chat/*.jsonl"), kind="jsonl", template='{a} "{b}"\n', weight=0.5, on_error="skip"
         ),
         DataSource(path="/elsewhere/all.parquet", kind="parquet"),
+        DataSource(path="org/set", kind="messages", format="hub", split="test"),
     ]
     training = Training(steps=90, global_batch=8, micro_batch=2, sequence_length=LENGTH, learning_rate=1e-3)
-    remember(Job(name="mine", model=MODELS["llama"], data=Data(sources=sources), training=training), run)
+    remember(Job(name="mine", model=MODELS["llama"], data=Data(sources=sources, packing=True), training=training), run)
     file = tmp_path / "new.toml"
     assert said(file, "--from", run)[0] == 0
     job = Job.load(file)
     assert job.data.sources == sources
+    assert job.data.packing
     assert job.data.tokenizer_folder == tmp_path / "new-model"
     assert 'path = "chat/*.jsonl"' in file.read_text()
 

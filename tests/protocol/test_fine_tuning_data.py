@@ -259,3 +259,35 @@ def test_nothing_to_learn_and_sequences_of_one_token_are_refused(home: Path) -> 
     short = asked.training.model_copy(update={"sequence_length": 1})
     with pytest.raises(UserError, match="sequence_length: documents that stand apart need 2 tokens at least"):
         prepare(asked.model_copy(update={"training": short}), home / "state", lambda line: None)
+
+
+def test_a_models_folder_brings_its_tokenizer_and_the_template_by_which_it_chats(home: Path) -> None:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    base = home / "base"
+    chat_tokenizer(CHATML).save_pretrained(str(base))
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    LlamaForCausalLM(LlamaConfig(vocab_size=len(load(base)), **sizes)).save_pretrained(str(base))
+    text = JOB[: JOB.index("[model]")] + '[model]\npath = "base"\n' + JOB[JOB.index("[training]") :]
+    (home / "job.toml").write_text(text.replace('tokenizer = "tokenizer"\n', "packing = true\n") + MESSAGES)
+    parts, _ = segments(home, Job.load(home / "job.toml"))
+    assert sum(text.startswith("<|im_start|>user\nquestion") for text, _ in parts) == 40
+    assert load(home / "state" / "tokenizer").chat_template == CHATML
+
+
+def test_a_tokenizer_that_is_trained_here_is_trained_on_what_the_template_writes(home: Path) -> None:
+    (home / "chat.jinja").write_text(
+        "{% for one in messages %}{{ '###' + one.role + ':' + one.content + eos_token }}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '###assistant:' }}{% endif %}"
+    )
+    (home / "job.toml").write_text(
+        JOB.replace('tokenizer = "tokenizer"', 'tokenizer = "bpe:300"\nchat_template = "chat.jinja"') + MESSAGES
+    )
+    parts, _ = segments(home, Job.load(home / "job.toml"))
+    found = [part for part in parts if part[1]]
+    assert found[1] == (
+        "###user:question 1<|endoftext|>###assistant:the answer is 1<|endoftext|>"
+        "###user:and then?<|endoftext|>###assistant:the answer <|endoftext|>",
+        "the answer is 1<|endoftext|>the answer <|endoftext|>",
+    )
+    assert "assistant" in " ".join(load(home / "state" / "tokenizer").get_vocab())
