@@ -5,10 +5,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from dtfm_protocol.data.rows import Fault, Row
+from dtfm_protocol.data.rows import Cut, Fault, Row, Rows
 from dtfm_protocol.data.source_files import SourceFiles, tables_of
 from dtfm_protocol.errors import UserError
 
+CUT_BYTES = 8 << 20
+"""Bytes of a part of a file that is read by itself, where row groups and batches are small enough."""
 ROWS_AT_ONCE = 64
 """Rows that are turned into values of Python at a time."""
 READ_BYTES = 1 << 20
@@ -28,7 +30,53 @@ class LacksColumn(Exception):
         self.rows = rows
 
 
-def parquet_rows(source: SourceFiles, file: Path, at: int = 0) -> Iterator[Row | Fault]:
+def cut_parquet(source: SourceFiles, file: Path) -> list[Cut]:
+    """Cut a Parquet file between row groups; one that cannot be read, or lacks a column, not at all."""
+    from pyarrow import ArrowException
+    from pyarrow.parquet import ParquetFile
+
+    size = source.bytes_of(file)
+    try:
+        with ParquetFile(file, pre_buffer=False) as table:
+            about = table.metadata
+            _check(source.source.columns, table.schema_arrow.names, about.num_rows)
+            rows = [_count(about, group) for group in range(about.num_row_groups)]
+    except (ArrowException, OSError, LacksColumn):
+        return [Cut(0, None, size)]
+    cuts, begin, total = list[Cut](), 0, max(1, sum(rows))
+    for group in range(len(rows)):
+        taken = size * sum(rows[begin : group + 1]) / total
+        if taken >= CUT_BYTES or group == len(rows) - 1:
+            cuts.append(Cut(begin, group + 1, taken))
+            begin = group + 1
+    return cuts
+
+
+def cut_of_parquet(source: SourceFiles, file: Path, cut: Cut) -> Rows:
+    """Read the rows of a cut, as `parquet_rows` does."""
+    size = source.bytes_of(file)
+    if cut.end is None:
+        return parquet_rows(source, file)
+    groups = range(cut.begin, cut.end)
+    return _rows(source, lambda columns: _of_parquet(file, size, columns, 0, groups))
+
+
+def cut_dataset(source: SourceFiles, file: Path) -> list[Cut]:
+    """Cut the tables of a folder into runs of batches of rows that begin within some megabytes of them."""
+    cuts, begin = list[Cut](), 0
+    for table in tables_of(file, source.key):
+        end = begin + table.stat().st_size
+        cuts += [Cut(at, min(at + CUT_BYTES, end), min(CUT_BYTES, end - at)) for at in range(begin, end, CUT_BYTES)]
+        begin = end
+    return cuts
+
+
+def cut_of_dataset(source: SourceFiles, file: Path, cut: Cut) -> Rows:
+    """Read the rows of a cut, as `dataset_rows` does."""
+    return _rows(source, lambda columns: _of_dataset(tables_of(file, source.key), columns, cut.begin, cut.end))
+
+
+def parquet_rows(source: SourceFiles, file: Path, at: int = 0) -> Rows:
     """Read the rows of a Parquet file, only the columns that are needed.
 
     Args:
@@ -40,7 +88,7 @@ def parquet_rows(source: SourceFiles, file: Path, at: int = 0) -> Iterator[Row |
     return _rows(source, lambda columns: _of_parquet(file, source.bytes_of(file), columns, at))
 
 
-def dataset_rows(source: SourceFiles, file: Path, at: int = 0) -> Iterator[Row | Fault]:
+def dataset_rows(source: SourceFiles, file: Path, at: int = 0) -> Rows:
     """Read the rows of a folder that `save_to_disk` of `datasets` has written, all its tables as one.
 
     Args:
@@ -63,7 +111,7 @@ def check_pyarrow(key: str) -> None:
         raise UserError(f"{key}: Parquet and datasets need pyarrow: pip install 'dtfm[data]'")
 
 
-def _rows(source: SourceFiles, batches: Callable[[Columns], Batches]) -> Iterator[Row | Fault]:
+def _rows(source: SourceFiles, batches: Callable[[Columns], Batches]) -> Rows:
     check_pyarrow(source.key)
     from pyarrow import ArrowException
 
@@ -76,10 +124,11 @@ def _rows(source: SourceFiles, batches: Callable[[Columns], Batches]) -> Iterato
                     number += 1
                     yield Fault(number, found, size) if isinstance(found, str) else Row(number, found, size)
     except LacksColumn as error:
-        yield Fault(0, str(error), 0, error.rows)
+        yield Fault(0, str(error), 0, error.rows, is_end=True)
     except (ArrowException, OSError) as error:
         reason = " ".join(str(error).split())
-        yield Fault(number + 1, f"cannot be read, nor what comes after it ({reason[:200]})", 0)
+        yield Fault(number + 1, f"cannot be read, nor what comes after it ({reason[:200]})", 0, is_end=True)
+    return number
 
 
 def _values(batch: Any) -> list[dict[str, Any] | str]:
@@ -97,17 +146,20 @@ def _value(batch: Any) -> dict[str, Any] | str:
         return "is not UTF-8"
 
 
-def _of_parquet(file: Path, size: int, columns: Columns, at: int) -> Batches:
+def _of_parquet(file: Path, size: int, columns: Columns, at: int, groups: range | None = None) -> Batches:
+    """Read the row groups `groups`, counted from the first of them; None: from that on in which byte `at` lies."""
     from pyarrow.parquet import ParquetFile
 
     with ParquetFile(file, buffer_size=READ_BYTES, pre_buffer=False) as table:
         about = table.metadata
         _check(columns, table.schema_arrow.names, about.num_rows)
         before, group = 0, 0
-        while group + 1 < about.num_row_groups and (before + _count(about, group)) * size <= at * about.num_rows:
-            before += _count(about, group)
-            group += 1
-        groups = range(group, about.num_row_groups)
+        if groups is None:
+            last = about.num_row_groups - 1
+            while group < last and (before + _count(about, group)) * size <= at * about.num_rows:
+                before += _count(about, group)
+                group += 1
+            groups = range(group, last + 1)
         for batch in table.iter_batches(batch_size=ROWS_AT_ONCE, row_groups=groups, columns=list(columns)):
             yield before, batch, size / about.num_rows
             before += batch.num_rows
@@ -117,19 +169,28 @@ def _count(about: Any, group: int) -> int:
     return int(about.row_group(group).num_rows)
 
 
-def _of_dataset(tables: list[Path], columns: Columns, at: int) -> Batches:
+def _of_dataset(tables: list[Path], columns: Columns, at: int, end: int | None = None) -> Batches:
+    """Read the batches of rows from that on in which byte `at` of all tables lies; where there is an `end`, those that
+    begin from `at` on and before it, counted from the first of them."""
     import pyarrow as pa
 
     before = begin = 0
     for table in tables:
+        if end is not None and (begin >= end or begin + table.stat().st_size <= at):
+            begin += table.stat().st_size
+            continue
         with pa.memory_map(str(table)) as stream:
             reader = pa.ipc.open_stream(stream)
             _check(columns, reader.schema.names, 0)
             past = 0
             for batch in reader:
-                size, past = stream.tell() - past, stream.tell()
+                first, past = begin + past, stream.tell()
+                if end is not None and first >= end:
+                    break
+                if end is not None and first < at:
+                    continue
                 if begin + past > at and batch.num_rows:
-                    yield before, batch.select(list(columns)), size / batch.num_rows
+                    yield before, batch.select(list(columns)), (begin + past - first) / batch.num_rows
                 before += batch.num_rows
         begin += table.stat().st_size
 

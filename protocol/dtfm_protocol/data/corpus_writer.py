@@ -106,6 +106,10 @@ class CorpusWriter:
                 filled.append(self._write())
         return filled
 
+    def is_whole(self, written: WrittenShard) -> bool:
+        """Whether a shard is in the folder as it was written."""
+        return all(self._folder.has(part.sha256) for part in written if part is not None)
+
     def has_before(self, written: WrittenShard) -> bool:
         """Take a shard that an earlier writer has written as the next one, before any tokens; whether it is there and
         whole, and has the tokens of a shard."""
@@ -113,7 +117,7 @@ class CorpusWriter:
         parts = [part for part in written if part is not None]
         if self._count or any(part.tokens != self.shard_tokens for part in parts):
             return False
-        if (marks is None) != (self._targets is None) or not all(self._folder.has(part.sha256) for part in parts):
+        if (marks is None) != (self._targets is None) or not self.is_whole(written):
             return False
         self._name(shard, marks)
         if self._targets is not None and marks is not None:

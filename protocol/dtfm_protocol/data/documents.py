@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 from dtfm_protocol.data.chat_template import ChatTemplate
 from dtfm_protocol.data.contents import Chat, Content, ContentReader
-from dtfm_protocol.data.repeats import Repeats
 from dtfm_protocol.data.row_formats import FORMATS
 from dtfm_protocol.data.rows import Fault, Row
 from dtfm_protocol.data.source_files import SourceFiles, sources_of
+from dtfm_protocol.data.text_pieces import in_order, repeats_of
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.data_table import Data
 from dtfm_protocol.job.document_template import Unfillable
@@ -78,17 +78,27 @@ class Documents:
                 template.
         """
         self._chat = ChatTemplate.of_job(data)
-        self._sources = sorted(sources_of(data), key=lambda one: one.source.weight <= 1)
+        self._sources = in_order(sources_of(data))
         self._seed = seed
         self._manual: tuple[str, ...] = () if self._sources else _manual()
         self.skipped = Skipped()
         """Rows that were passed over when the documents were gone through last."""
 
     @property
+    def manual(self) -> tuple[str, ...]:
+        """Documents that stand in no file."""
+        return self._manual
+
+    @property
+    def sources(self) -> list[SourceFiles]:
+        """Sources, in the order of the corpus."""
+        return self._sources
+
+    @property
     def bytes(self) -> float:
         """Bytes that are read when all documents are gone through."""
         manual = sum(map(len, self._manual))
-        return manual + sum(one.bytes * self._repeats(one).rounds for one in self._sources)
+        return manual + sum(one.bytes * repeats_of(one, self._seed).rounds for one in self._sources)
 
     def __iter__(self) -> Iterator[Document]:
         """Read them.
@@ -114,11 +124,8 @@ class Documents:
             if source.source.weight <= 1:
                 yield from self._of(source)
 
-    def _repeats(self, source: SourceFiles) -> Repeats:
-        return Repeats(source.source.weight, f"dtfm documents {self._seed} {source.key}")
-
     def _of(self, source: SourceFiles) -> Iterator[Document]:
-        repeats, reader = self._repeats(source), DocumentReader(source, self._chat)
+        repeats, reader = repeats_of(source, self._seed), DocumentReader(source, self._chat)
         found = taken = 0
         read = 0.0
         for turn in range(repeats.rounds):
@@ -159,7 +166,7 @@ class DocumentReader:
         Raises:
             UserError: the row cannot be read, and the source does not pass over such.
         """
-        found = row if isinstance(row, Fault) else self._filled(row)
+        found = row if isinstance(row, Fault) else self.filled(row)
         if isinstance(found, Content):
             return found
         place = f"{file}{self._place(row.number, at)} {found.why}"
@@ -170,7 +177,8 @@ class DocumentReader:
             skipped.add(found.rows, place)
         return Content("")
 
-    def _filled(self, row: Row) -> Content | Fault:
+    def filled(self, row: Row) -> Content | Fault:
+        """Return what a row's document says, or what is wrong with it."""
         try:
             return self._contents.of(row.values)
         except Unfillable as error:

@@ -14,6 +14,8 @@ from dtfm_protocol.checkpoint.shard import describe_shard, encode_shard, torch_d
 from dtfm_protocol.checkpoint.state_slots import WEIGHT, state_table
 from dtfm_protocol.checkpoint.store import CheckpointStore
 from dtfm_protocol.data.batches import Batches, check_held_out
+from dtfm_protocol.data.preparing_journal import FOLDER as JOURNAL
+from dtfm_protocol.data.preparing_journal import PreparingJournal
 from dtfm_protocol.data.source_files import files_read
 from dtfm_protocol.data.text_check import check_encoding, check_sample, check_text_bytes
 from dtfm_protocol.data.token_shards import ShardFolder, corpus_files
@@ -90,12 +92,23 @@ def prepare(
     first, config = _prepared_for(folder), _checked_config(job, say)
     if first is not None:  # before the text is read, which may take long
         _compare(first, _resolved(job, config, first.corpus), folder, alterable)
-    check_encoding(job)
-    check_sample(job, folder, say)
+    journal = PreparingJournal(folder / JOURNAL, _text_stamp(job))
+    if journal.is_outdated:
+        say("What an earlier start has made is of another text, job or version of dtfm: beginning anew.")
+    if not journal.is_begun:
+        check_encoding(job)
+        check_sample(job, folder, say)
+    ShardFolder(folder / "tokens").clear_drafts()
     same_as = first.corpus if first is not None else None
     training = job.training
     made = tokenize(
-        job.data, folder / "tokens", say, same_as, seed=training.seed, sequence_length=training.sequence_length
+        job.data,
+        folder / "tokens",
+        say,
+        same_as,
+        seed=training.seed,
+        sequence_length=training.sequence_length,
+        journal=journal,
     )
     corpus = made.corpus
     Batches(corpus, job.training, job.evaluation)  # says at once when the text is too short
@@ -110,6 +123,9 @@ def prepare(
     if resolved.pretrained:
         _keep_pretrained(resolved, job, folder, say)
     write_atomically(folder / "prepared", f"{stamp}\n{_digest(_made(folder))}\n{settled}\n")
+    journal.end()
+    shards = ShardFolder(folder / "tokens")
+    shards.keep_only(corpus_files(resolved.corpus, shards))  # not what was begun with another text
     return resolved
 
 
@@ -123,6 +139,17 @@ def _stamp(job: Job, without: Collection[str] = ()) -> str:
         for name in path:
             table = table[name]
         table.pop(last, None)
+    return _stamp_of(job, values)
+
+
+def _text_stamp(job: Job) -> str:
+    """Hash all that the tokens are made from."""
+    values = {"data": job.data.model_dump(mode="json"), "seed": job.training.seed}
+    return _stamp_of(job, values | {"sequence_length": job.training.sequence_length if job.data.is_laid_out else 0})
+
+
+def _stamp_of(job: Job, values: dict[str, Any]) -> str:
+    """Hash values with a job's files as they lie there, and the programs."""
     folders = [folder for folder in (job.model.path, job.data.tokenizer_folder) if folder is not None]
     files = files_read(job.data) + sorted(file for folder in folders for file in folder.glob("*") if file.is_file())
     seen = [(str(file), (stat := file.stat()).st_size, stat.st_mtime_ns) for file in files]

@@ -1,8 +1,8 @@
 """Rows of a source's files: what each holds, or what is wrong with it."""
 
-from collections.abc import Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +17,16 @@ class Row:
     """Bytes of the file that it takes."""
 
 
+class Cut(NamedTuple):
+    """A part of a file that is read by itself: what `begin` and `end` count is its format's own matter."""
+
+    begin: int
+    end: int | None
+    """None: all that is left."""
+    bytes: float
+    """Bytes of the file that it takes, about."""
+
+
 @dataclass(frozen=True, slots=True)
 class Fault:
     """A row that cannot be read."""
@@ -29,3 +39,19 @@ class Fault:
     """Bytes of the file that it takes."""
     rows: int = 1
     """Number of rows that are lost with it."""
+    is_end: bool = False
+    """Whether nothing that comes after it in its file can be read."""
+
+
+Rows = Generator[Row | Fault, None, int]
+"""Rows of a file or of a part of it, in order, read a few at a time; it returns how many they were, the empty
+ones among them."""
+
+
+def counted(rows: Iterator[Row | Fault]) -> Rows:
+    """Hand on rows, and return how many they were."""
+    count = 0
+    for row in rows:
+        count = max(count, row.number)
+        yield row
+    return count

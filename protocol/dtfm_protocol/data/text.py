@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dtfm_protocol.data.not_text import HEAD_BYTES, looks_like, other_beginning
-from dtfm_protocol.data.rows import Fault, Row
+from dtfm_protocol.data.rows import Cut, Fault, Row, Rows
 from dtfm_protocol.data.source_files import SourceFiles
 from dtfm_protocol.errors import UserError
 
@@ -17,7 +17,7 @@ class NotText(Exception):
     """The report that bytes are no text, and what to do about it."""
 
 
-def text_file(source: SourceFiles, file: Path, at: int = 0) -> Iterator[Row | Fault]:
+def text_file(source: SourceFiles, file: Path, at: int = 0) -> Rows:
     """Read a text file as one row, whose column is "text"; line ends stay as they are.
 
     Args:
@@ -27,6 +27,17 @@ def text_file(source: SourceFiles, file: Path, at: int = 0) -> Iterator[Row | Fa
         UserError: the file is out of reach.
     """
     yield _row(source, file, _bytes_of(source, file, at), at, is_cut=False)
+    return 1
+
+
+def uncut(source: SourceFiles, file: Path) -> list[Cut]:
+    """Cut nothing: a text file is one document, and of a stream each row comes after the one before."""
+    return [Cut(0, None, source.bytes_of(file))]
+
+
+def cut_of_text(source: SourceFiles, file: Path, _: Cut) -> Rows:
+    """Read all of a text file."""
+    return text_file(source, file)
 
 
 def text_piece(source: SourceFiles, file: Path, at: int, size: int = PIECE_BYTES) -> Iterator[Row | Fault]:

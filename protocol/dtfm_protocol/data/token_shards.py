@@ -112,6 +112,16 @@ class ShardFolder:
         if self._sizes is not None and sha256 in self._sizes:
             self._sizes[sha256] = self._sizes.pop(sha256)
 
+    def clear_drafts(self) -> None:
+        """Delete what a program that was killed has left half-written."""
+        for path in self._folder.glob(".*.tokens.*") if self._folder.is_dir() else ():
+            path.unlink(missing_ok=True)
+
+    def keep_only(self, wanted: Iterable[str]) -> None:
+        """Delete all but these."""
+        for name in self.sizes().keys() - set(wanted):
+            self.drop(name)
+
     def drop(self, sha256: str) -> None:
         """Delete a shard; one that is being read stays readable."""
         self.path(sha256).unlink(missing_ok=True)

@@ -1,22 +1,28 @@
 """The way from a job's documents to its token shards, with words on how far it is."""
 
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator
+from math import ceil
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from dtfm_protocol.data.contents import Content
-from dtfm_protocol.data.corpus_writer import write_shards
+from dtfm_protocol.data.corpus_writer import CorpusWriter
 from dtfm_protocol.data.documents import Document, Documents
 from dtfm_protocol.data.laid_out_corpus import counts_in_words, lay_out
-from dtfm_protocol.data.token_shards import Tokens
-from dtfm_protocol.data.tokenizer import bpe_size, encode, make_tokenizer
+from dtfm_protocol.data.preparing_journal import PreparingJournal
+from dtfm_protocol.data.text_stream import TextStream
+from dtfm_protocol.data.token_shards import SHARD_BYTES
+from dtfm_protocol.data.tokenizer import bpe_size, make_tokenizer
 from dtfm_protocol.job.data_table import Data
-from dtfm_protocol.job.resolved_job import Corpus
+from dtfm_protocol.job.resolved_job import CHAPTER_SHARDS, Corpus
 from dtfm_protocol.process.quantities import bytes_in_words, time_in_words
 
 Progress = Callable[[str], None]
 """A function that is told in a sentence what is being done, now and then."""
+BYTES_A_WORKER = 8 << 20
+"""Bytes of text for which it pays to start one more process, which takes a second."""
 SAID_SECONDS = 2.0
 """Pause between two words on how far it is."""
 
@@ -39,6 +45,10 @@ def tokenize(
     *,
     seed: int = 0,
     sequence_length: int = 0,
+    workers: int | None = None,
+    journal: PreparingJournal | None = None,
+    shard_bytes: int = SHARD_BYTES,
+    chapter_shards: int = CHAPTER_SHARDS,
 ) -> Tokenized:
     """Read the job's documents, make its tokenizer and write its shards into `folder`.
 
@@ -47,6 +57,11 @@ def tokenize(
         seed: the job's (`training.seed`), which draws documents of sources with a weight.
         sequence_length: the job's, in whose sequences documents are laid out that stand apart; of a stream it is not
             asked for.
+        workers: number of processes that work, of which each number gives the same; None: one for each core, or where
+            the text is short none but this one.
+        journal: where is noted what has been done, to be gone on with; None: nowhere.
+        shard_bytes: bytes of a shard.
+        chapter_shards: shards of a chapter.
 
     Raises:
         UserError: what `Documents`, `make_tokenizer`, `write_shards` and `lay_out` raise.
@@ -54,35 +69,51 @@ def tokenize(
     progress("Reading the text.")
     documents = Documents(data, seed)
     total = documents.bytes
-    if size := bpe_size(data.tokenizer):
+    trained = journal.tokenizer if journal is not None else ""
+    if (size := bpe_size(data.tokenizer)) and not trained:
         progress(f"Working out {size:,} kinds of token from the text: of a long one, that takes minutes.")
-    tokenizer = make_tokenizer(data, Told("Reading the text for it", total, progress).texts(documents))
-    told, repeated = Told("Turning the text into tokens", total, progress), 0
+    tokenizer = make_tokenizer(data, Told("Reading the text for it", total, progress).texts(documents), trained)
     if data.is_laid_out:
+        told = Told("Turning the text into tokens", total, progress)
         parts = told.contents(documents.repeated()), told.contents(documents.others())
-        made = lay_out(data, tokenizer, folder, parts, sequence_length, same_as)
-        for line in (*counts_in_words(made.counts), *([str(documents.skipped)] if documents.skipped.rows else [])):
+        laid = lay_out(data, tokenizer, folder, parts, sequence_length, same_as)
+        for line in (*counts_in_words(laid.counts), *([str(documents.skipped)] if documents.skipped.rows else [])):
             progress(line)
-        return Tokenized(made.corpus, tokenizer, made.repeated)
+        return Tokenized(laid.corpus, tokenizer, laid.repeated)
+    writer = CorpusWriter(
+        folder, len(tokenizer), shard_bytes=shard_bytes, chapter_shards=chapter_shards, same_as=same_as
+    )
+    stream = TextStream(data, documents, tokenizer, seed, writer, journal)
+    if stream.resume():
+        progress(f"Going on where preparing was broken off, after {bytes_in_words(stream.tally.read)} of the text.")
+    count = workers if workers is not None else min(_cores(), ceil(total / BYTES_A_WORKER))
+    done, is_told = stream.tally.read, False
+    for read in stream.run(count):
+        if is_told:
+            told.worked(read)
+        else:  # the pace is that of the work, without the start of the workers
+            told, is_told = Told("Turning the text into tokens", total, progress, done=done + read), True
+    corpus = writer.end()
+    if stream.tally.skipped.rows:
+        progress(str(stream.tally.skipped))
+    return Tokenized(corpus, tokenizer, stream.tally.repeated)
 
-    def tokens() -> Iterator[Tokens]:
-        nonlocal repeated
-        for piece in encode(data, tokenizer, told.texts(documents.repeated())):
-            repeated += len(piece)
-            yield piece
-        yield from encode(data, tokenizer, told.texts(documents.others()), goes_on=repeated > 0)
 
-    corpus = write_shards(folder, tokens(), len(tokenizer), same_as=same_as)
-    if documents.skipped.rows:
-        progress(str(documents.skipped))
-    return Tokenized(corpus, tokenizer, repeated)
+def _cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Told:
     """What people are told of a reading of the documents: every few seconds how far it is, and how long it takes."""
 
     def __init__(
-        self, what: str, total: float, progress: Progress, clock: Callable[[], float] = time.monotonic
+        self,
+        what: str,
+        total: float,
+        progress: Progress,
+        clock: Callable[[], float] = time.monotonic,
+        done: float = 0.0,
     ) -> None:
         """Begin.
 
@@ -90,10 +121,11 @@ class Told:
             what: what is done, as a sentence begins.
             total: bytes that there are to read.
             clock: gives seconds.
+            done: bytes of them that were read before, at another pace.
         """
         self._what, self._total, self._progress, self._clock = what, total, progress, clock
         self._begun = self._said = clock()
-        self._done = 0.0
+        self._done = self._done_before = done
 
     def texts(self, documents: Iterable[Document]) -> Iterator[str]:
         """Hand on the texts of documents, and say how far it is once one was worked on."""
@@ -103,14 +135,18 @@ class Told:
         """Hand on what documents say in the same way."""
         for document in documents:
             yield document.content
-            self._done += document.read
-            now = self._clock()
-            if self._done < self._total and now - self._said >= SAID_SECONDS:
-                self._said = now
-                self._progress(self._far(now - self._begun))
+            self.worked(document.read)
+
+    def worked(self, read: float) -> None:
+        """Count bytes that were read and worked on, and say how far it is."""
+        self._done += read
+        now = self._clock()
+        if self._done_before < self._done < self._total and now - self._said >= SAID_SECONDS:
+            self._said = now
+            self._progress(self._far(now - self._begun))
 
     def _far(self, seconds: float) -> str:
-        left = time_in_words(seconds * (self._total - self._done) / self._done)
+        left = time_in_words(seconds * (self._total - self._done) / (self._done - self._done_before))
         return (
             f"{self._what}: {bytes_in_words(self._done)} of {bytes_in_words(self._total)} "
             f"({100 * self._done / self._total:.0f} %), {'' if left.startswith('less') else 'about '}{left} left."

@@ -38,27 +38,30 @@ class TooLargeBPE(UserError):
         self.yields = yields
 
 
-def make_tokenizer(data: Data, documents: Iterable[str]) -> Any:
+def make_tokenizer(data: Data, documents: Iterable[str], trained: str = "") -> Any:
     """Make the job's tokenizer: one of `transformers` whose `eos_token` ends a document; `len()` is its vocabulary.
 
     "bytes" has the 256 bytes of UTF-8 as ids 0 to 255, and the end of text as 256. "bpe:SIZE" is trained on
     `documents`, the same on every machine; SIZE counts the 256 bytes and the end of text too.
 
+    Args:
+        trained: a BPE that was trained on them before, as `as_written` has it; "": there is none.
+
     Raises:
         UserError: the size is none, or more than the text yields; the folder holds no tokenizer, or one without an
             end-of-text token.
     """
-    tokenizer = _made(data, documents)
+    tokenizer = _made(data, documents, trained)
     if data.chat_template is not None:  # whoever takes the model home is to talk to it in the same way
         tokenizer.chat_template = Path(data.chat_template).read_text(encoding="utf-8")
     return tokenizer
 
 
-def _made(data: Data, documents: Iterable[str]) -> Any:
+def _made(data: Data, documents: Iterable[str], trained: str) -> Any:
     if data.tokenizer == "bytes":
         return _bytes()
     if data.tokenizer.startswith("bpe:"):
-        return _bpe(data.tokenizer, documents)
+        return _bpe(data.tokenizer, documents, trained)
     tokenizer = load(Path(data.tokenizer))
     if tokenizer.eos_token_id is None:
         raise UserError(
@@ -154,7 +157,7 @@ def encode(
     """
     end = np.array([tokenizer.eos_token_id])
     for batch in _batches(documents):
-        for ids in _encode_batch(data, tokenizer, batch):
+        for ids in encode_batch(data, tokenizer, batch):
             if goes_on:
                 yield end
             yield ids
@@ -174,7 +177,8 @@ def _batches(documents: Iterable[str]) -> Iterator[list[str]]:
         yield batch
 
 
-def _encode_batch(data: Data, tokenizer: Any, documents: list[str]) -> list[npt.NDArray[np.integer[Any]]]:
+def encode_batch(data: Data, tokenizer: Any, documents: list[str]) -> list[npt.NDArray[np.integer[Any]]]:
+    """Encode documents as token ids: [tokens] each."""
     if data.tokenizer == "bytes":  # what the tokenizer says too, a thousand times slower
         return [np.frombuffer(document.encode("utf-8"), dtype=np.uint8) for document in documents]
     backend = getattr(tokenizer, "backend_tokenizer", None)
@@ -210,10 +214,17 @@ def _letters() -> list[str]:
     return [chr(byte if byte in printable else next(others)) for byte in range(256)]
 
 
-def _bpe(name: str, documents: Iterable[str]) -> Any:
+def as_written(data: Data, tokenizer: Any) -> str:
+    """Return a tokenizer that was trained, as text; "" for one that was not."""
+    return str(tokenizer.backend_tokenizer.to_str()) if bpe_size(data.tokenizer) is not None else ""
+
+
+def _bpe(name: str, documents: Iterable[str], trained: str = "") -> Any:
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
     size = _size(name)
+    if trained:
+        return _wrapped(Tokenizer.from_str(trained))
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     trainer = trainers.BpeTrainer(

@@ -1,0 +1,168 @@
+"""The journal of a corpus that is being made: what is on disk of it, so that who is broken off can go on there."""
+
+import contextlib
+import shutil
+from hashlib import sha256
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from dtfm_protocol.bounds import Count
+from dtfm_protocol.data.corpus_writer import WrittenShard
+from dtfm_protocol.data.text_tally import PieceTally
+from dtfm_protocol.errors import UserError
+from dtfm_protocol.job.resolved_job import Sha256, Shard
+from dtfm_protocol.process.state_dir import write_atomically
+from dtfm_protocol.schema import Schema
+
+FOLDER = "preparing"
+"""Folder of a state dir in which it lies; it is taken away once the job is prepared."""
+_JOURNAL, _TOKENIZER = "journal.jsonl", "tokenizer.json"
+
+
+class _Begun(Schema):
+    """The first line."""
+
+    stamp: str
+    """Digest of all that the tokens are made from."""
+    tokenizer: Sha256
+    """Hash of the tokenizer's file."""
+    shard_tokens: Count
+
+
+class _Line(Schema):
+    """A line: what has been done, and the digest of it with all lines before, so that no part can be damaged unseen."""
+
+    begun: _Begun | None = None
+    piece: PieceTally | None = None
+    shard: Sha256 | None = None
+    digest: str = ""
+
+
+class PreparingJournal:
+    """A journal, in a folder of its own.
+
+    It has a line for each piece of the text whose tokens were all taken, and one for each whole shard that was written.
+    """
+
+    def __init__(self, folder: Path, stamp: str) -> None:
+        """Read what is there; a line that is torn or damaged, and what comes after it, does not count.
+
+        Args:
+            folder: the journal's own.
+            stamp: digest of all that the tokens are made from.
+        """
+        self._folder, self._stamp, self._digest = folder, stamp, ""
+        self.tokenizer = ""
+        """The tokenizer, as `tokenizers` writes it; "": it is made anew, or lies elsewhere."""
+        self.shard_tokens = 0
+        self.pieces: list[PieceTally] = []
+        """Those that were there; so with shards."""
+        self.shards: list[Sha256] = []
+        self.is_outdated = False
+        """Whether one was there that was begun from something else, or is damaged."""
+        self._read()
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether there is something to go on with."""
+        return bool(self._digest)
+
+    def begin(self, tokenizer: str, shard_tokens: int) -> None:
+        """Begin anew.
+
+        Raises:
+            UserError: the disk is full or cannot be written.
+        """
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self.pieces, self.shards, self._digest = [], [], ""
+        self.tokenizer, self.shard_tokens = tokenizer, shard_tokens
+        try:
+            self._folder.mkdir(mode=0o700, parents=True)
+        except OSError as error:
+            raise UserError(f"cannot write {self._folder}: {error.strerror}") from None
+        write_atomically(self._folder / _TOKENIZER, tokenizer)
+        self._write(self._first())
+
+    def cut_back(self, pieces: int, shards: int) -> None:
+        """Keep no more than so many lines of each kind, as the others are made anew.
+
+        Raises:
+            UserError: the disk is full or cannot be written.
+        """
+        kept, self._digest = (self.pieces[:pieces], self.shards[:shards]), ""
+        lines = [_Line(piece=one) for one in kept[0]] + [_Line(shard=one) for one in kept[1]]
+        write_atomically(self._folder / _JOURNAL, self._text(self._first(), *lines))
+        self.pieces, self.shards = kept
+
+    def add_piece(self, tally: PieceTally) -> None:
+        """Note that all tokens of a piece were taken."""
+        self._write(_Line(piece=tally))
+
+    def add_shard(self, shard: WrittenShard) -> None:
+        """Note that a whole shard was written."""
+        self._write(_Line(shard=shard.tokens.sha256))
+
+    def written(self) -> list[WrittenShard]:
+        """List the shards that were written."""
+        return [WrittenShard(Shard(sha256=one, tokens=self.shard_tokens), None) for one in self.shards]
+
+    def end(self) -> None:
+        """Take the journal away: the corpus is there."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _read(self) -> None:
+        try:
+            lines = (self._folder / _JOURNAL).read_bytes().splitlines()
+            tokenizer = (self._folder / _TOKENIZER).read_bytes()
+        except OSError:
+            self.is_outdated = self._folder.exists()
+            return
+        for number, text in enumerate(lines):
+            line = self._checked(text)
+            if line is None:
+                break
+            if number == 0:
+                begun = line.begun
+                if begun is None or begun.stamp != self._stamp or begun.tokenizer != _hash(tokenizer):
+                    break
+                self.tokenizer, self.shard_tokens = tokenizer.decode(), begun.shard_tokens
+            self.pieces += [line.piece] if line.piece is not None else []
+            self.shards += [line.shard] if line.shard is not None else []
+            self._digest = line.digest
+        self.is_outdated = not self._digest
+
+    def _checked(self, text: bytes) -> _Line | None:
+        with contextlib.suppress(ValidationError):
+            line = _Line.model_validate_json(text)
+            if line.digest == self._chained(line):
+                return line
+        return None
+
+    def _chained(self, line: _Line) -> str:
+        said = line.model_dump_json(exclude={"digest"}, exclude_none=True)
+        return _hash(f"{self._digest}\n{said}".encode())[:16]
+
+    def _first(self) -> _Line:
+        tokenizer = _hash(self.tokenizer.encode())
+        return _Line(begun=_Begun(stamp=self._stamp, tokenizer=tokenizer, shard_tokens=self.shard_tokens))
+
+    def _text(self, *lines: _Line) -> str:
+        text = ""
+        for line in lines:
+            self._digest = self._chained(line)
+            text += line.model_copy(update={"digest": self._digest}).model_dump_json(exclude_none=True) + "\n"
+        return text
+
+    def _write(self, line: _Line) -> None:
+        """Add a line. A machine that fails may lose some of the last ones: they are then done anew."""
+        path = self._folder / _JOURNAL
+        try:
+            with path.open("a", encoding="utf-8") as file:
+                file.write(self._text(line))
+        except OSError as error:
+            raise UserError(f"cannot write {path}: {error.strerror}: free some space") from None
+
+
+def _hash(data: bytes) -> str:
+    return sha256(data).hexdigest()
