@@ -125,7 +125,7 @@ def test_of_several_damaged_rows_the_first_is_named_by_any_number_of_workers(tmp
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
-        ({"column": "body"}, r'\.parquet has no column "body", only text'),
+        ({"column": "body"}, 'whole.parquet, has no column "body", only text'),
         ({"path": "torn.parquet"}, r"torn\.parquet, row 1, cannot be read"),
         ({"path": "hole.parquet"}, r"hole\.parquet, row \d+, cannot be read, nor what comes after it"),
         ({"path": "void.jsonl", "kind": "jsonl"}, "there is no text in"),
@@ -143,7 +143,7 @@ def test_a_broken_table_is_named_by_any_number_of_workers(
     (tmp_path / "hole.parquet").write_bytes(whole[:4000] + bytes(3000) + whole[7000:])
     (tmp_path / "void.jsonl").write_text("\n\n")
     path = tmp_path / keys.get("path", "whole.parquet")
-    asked = Data(sources=[source(path, **{"kind": "parquet"} | keys | {"path": str(path)})])
+    asked = Data(sources=[DataSource.model_validate({"kind": "parquet"} | keys | {"path": str(path)})])
     with pytest.raises(UserError, match=said) as caught:
         tokenize(asked, tmp_path / "tokens", workers=workers, **SIZES)
     first = str(caught.value)
