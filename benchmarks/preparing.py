@@ -162,7 +162,7 @@ def large(megabytes: int, tokenizer: str = "bytes") -> tuple[list[tuple[str, ...
         whole = run("--of", home, "jsonl", tokenizer)
         seconds = float(whole[0])
         subprocess.run(["rm", "-rf", home / "tokens", home / "journal"], check=True)
-        command = [sys.executable, "-m", "benchmarks.preparing", "--of", home, "jsonl", tokenizer]
+        command = [sys.executable, "-m", "benchmarks.preparing", "--of", str(home), "jsonl", tokenizer]
         begun = time.monotonic()
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         try:
@@ -173,11 +173,10 @@ def large(megabytes: int, tokenizer: str = "bytes") -> tuple[list[tuple[str, ...
         before, kept = time.monotonic() - begun, len(list(home.glob("tokens/*.tokens")))
         rest = run("--of", home, "jsonl", tokenizer)
         assert rest[3] == whole[3], "another corpus"
-    rows = [
-        (name, *pace(megabytes, float(said[0])), *peaks(said)) if name != "gone on with" else
-        (name, f"{float(said[0]):.1f}", "", *peaks(said))
-        for name, said in (("without a break", whole), ("gone on with", rest))
-    ]  # fmt: skip
+    rows: list[tuple[str, ...]] = [
+        ("without a break", *pace(megabytes, seconds), *peaks(whole)),
+        ("gone on with", f"{float(rest[0]):.1f}", "", *peaks(rest)),
+    ]
     lost = before + float(rest[0]) - seconds
     return rows, (
         f"Killed (SIGKILL) after {before:.1f} s, the start of the program among them, with {kept} shards written: "

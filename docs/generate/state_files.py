@@ -49,10 +49,15 @@ NUMBERS = (
 SOLO_FILES = (
     StateFile("metrics.jsonl", f"A row for each step. {METRICS} What a swarm alone knows is null."),
     StateFile("checkpoints/step-NUMBER/NAME", "A checkpoint, as a coordinator keeps it; `export` reads it."),
-    StateFile("tokens/HASH.tokens", "A piece of the training text as token numbers, named by its SHA-256."),
+    StateFile(
+        "tokens/HASH.tokens",
+        "A piece of the training text as token numbers, or a list of pieces (a chapter), named by its SHA-256.",
+    ),
     StateFile("tokenizer/NAME", "The tokenizer, as `tokenizers` and `transformers` load it."),
     StateFile("job.json", "The job with the model's whole config, and the text as hashes."),
     StateFile("prepared", "From what the tokens were made, so that they are made once."),
+    StateFile("preparing/preparing.jsonl", "While tokens are made: how far that is, to go on there after a break."),
+    StateFile("preparing/tokenizer.json", "Beside it, the tokenizer where it was trained on the text."),
     StateFile("lock", "Held by the program that runs with the folder: its process id."),
 )
 COORDINATOR_FILES = (
@@ -101,7 +106,10 @@ COORDINATOR_FILES = (
             membership_ledger.Trusted,
         ),
     ),
-    StateFile("tokens/HASH.tokens", "A piece of the training text as token numbers, named by its SHA-256."),
+    StateFile(
+        "tokens/HASH.tokens",
+        "A piece of the training text as token numbers, or a list of pieces (a chapter), named by its SHA-256.",
+    ),
     StateFile("tokenizer/NAME", "The tokenizer, as `tokenizers` and `transformers` load it."),
     StateFile("plan.json", "The plan that was made last ([its fields](messages.md#plan))."),
     StateFile("view.json", "Devices and links ([keys](view.md)) as they are known now, later than that plan."),
@@ -117,6 +125,8 @@ COORDINATOR_FILES = (
     StateFile("ports.json", "The ports that were used last."),
     StateFile("swarm", "The swarm's id."),
     StateFile("prepared", "From what the tokens were made, so that they are made once."),
+    StateFile("preparing/preparing.jsonl", "While tokens are made: how far that is, to go on there after a break."),
+    StateFile("preparing/tokenizer.json", "Beside it, the tokenizer where it was trained on the text."),
     StateFile("key", "The coordinator's key: who has it is the coordinator.", is_secret=True),
     StateFile("key.next", "The key that takes its place, after `rotate`.", is_secret=True),
     StateFile("authority.crt", "The key's certificate, which says whose place it has taken."),
@@ -136,7 +146,10 @@ NODE_FILES = (
     ),
     StateFile("status.json", "What `dtfm-node status --json` prints."),
     StateFile("node.log", "The log of a node that runs as a service; older parts are `node.log.1` to `node.log.4`."),
-    StateFile("tokens/HASH.tokens", "A piece of the training text as token numbers, named by its SHA-256."),
+    StateFile(
+        "tokens/HASH.tokens",
+        "A piece of the training text as token numbers, or a list of pieces (a chapter), named by its SHA-256.",
+    ),
     StateFile("snapshots/NAME.safetensors", "A part of the model as it was after a step, its own or another's."),
     StateFile("snapshots/NAME.json", "What is in it, whose it is, and the votes on it."),
     StateFile("devices.json", "With several devices: on which of them the last `join` ran a node."),

@@ -170,7 +170,7 @@ def broken_off(monkeypatch: pytest.MonkeyPatch, data: Data, home: Path, after: i
             tokenize(data, home / "tokens", seed=3, journal=PreparingJournal(home / "journal", "s"), **SIZES)
         except Killed:
             if torn:
-                path = home / "journal/journal.jsonl"
+                path = home / "journal/preparing.jsonl"
                 path.write_bytes(path.read_bytes()[:-17])
             return True
     return False
@@ -256,13 +256,13 @@ def test_a_journal_of_another_text_or_a_damaged_one_does_not_count(
     other = PreparingJournal(folder, "another stamp")
     assert other.is_outdated
     assert not other.is_begun
-    lines = (folder / "journal.jsonl").read_text().splitlines()
+    lines = (folder / "preparing.jsonl").read_text().splitlines()
     whole = PreparingJournal(folder, "s")
     for place in (1, len(lines) // 2, len(lines) - 1):
         middle = len(lines[place]) // 2
         damaged = lines[place][:middle] + chr(ord(lines[place][middle]) ^ 1) + lines[place][middle + 1 :]
         changed = [*lines[:place], damaged, *lines[place + 1 :]]
-        (folder / "journal.jsonl").write_text("\n".join(changed) + "\n")
+        (folder / "preparing.jsonl").write_text("\n".join(changed) + "\n")
         found = PreparingJournal(folder, "s")
         assert len(found.pieces) + len(found.shards) == place - 1
         assert (found.pieces, found.shards) == (whole.pieces[: len(found.pieces)], whole.shards[: len(found.shards)])
@@ -293,7 +293,7 @@ def test_a_process_that_is_killed_leaves_no_workers_and_what_can_be_gone_on_with
     (tmp_path / "data.json").write_text(data.model_dump_json())
     whole = tokenize(data, tmp_path / "whole", shard_bytes=4096)
     process = subprocess.Popen([sys.executable, "-c", PROGRAM, str(tmp_path)], stdout=subprocess.DEVNULL)
-    journal = tmp_path / "journal/journal.jsonl"
+    journal = tmp_path / "journal/preparing.jsonl"
     while not journal.exists() or journal.read_bytes().count(b'"shard"') < 20:
         assert process.poll() is None, "it was done before it could be killed"
         time.sleep(0.01)

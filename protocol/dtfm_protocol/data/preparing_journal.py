@@ -17,7 +17,7 @@ from dtfm_protocol.schema import Schema
 
 FOLDER = "preparing"
 """Folder of a state dir in which it lies; it is taken away once the job is prepared."""
-_JOURNAL, _TOKENIZER = "journal.jsonl", "tokenizer.json"
+_JOURNAL, _TOKENIZER = "preparing.jsonl", "tokenizer.json"
 
 
 class _Begun(Schema):
