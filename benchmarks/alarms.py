@@ -39,8 +39,9 @@ from dtfm_node.engine.runtime import Runtime
 from dtfm_node.engine.step_evidence import StepEvidence
 from dtfm_node.engine.trainer import Trainer
 from dtfm_node.engine.training_stage import TrainingStage
+from dtfm_protocol.data.corpus_reader import CorpusReader
 from dtfm_protocol.data.corpus_writer import write_shards
-from dtfm_protocol.data.token_shards import ShardFolder, TokenReader
+from dtfm_protocol.data.token_shards import ShardFolder
 from dtfm_protocol.job.job_file import Checkpointing, Evaluation, Model, Planning, Training
 from dtfm_protocol.job.resolved_job import ResolvedJob
 from dtfm_protocol.model.architecture_probe import anatomy
@@ -185,8 +186,8 @@ def watching(found: Found) -> Iterator[None]:
             return strains
 
     class WatchingVotes(LoneStageAlarm):
-        def judge(self, step: int, squares: Any) -> dict[str, Strain]:
-            strains = super().judge(step, squares)
+        def judge(self, step: int, squares: Any, targets: int = 1) -> dict[str, Strain]:
+            strains = super().judge(step, squares, targets)
             found.strains["vote"] += strains.values()
             return strains
 
@@ -203,7 +204,7 @@ class Member:
     def __init__(self, network: MemoryNetwork, folder: Path, job: ResolvedJob, plan: Plan, me: str) -> None:
         self._plane, self._job, self._plan, self._me = MemoryDataPlane(network, me), job, plan, me
         self._evidence = StepEvidence(signer_of(me), self._plane)
-        self._tokens = TokenReader(job.corpus, ShardFolder(folder / "tokens"))
+        self._corpus = CorpusReader(job.corpus, ShardFolder(folder / "tokens"))
         self._machine = Runtime(CPU, _inline, _inline, HostCopies(CPU))
         self._exchange: asyncio.Future[Exchange] = asyncio.get_running_loop().create_future()
 
@@ -222,8 +223,8 @@ class Member:
         async with Exchange.running(self._plane, 1, self._plan.peers) as exchange:
             state = TrainingStage(self._job.config, self._plan, self._me, self._job.training, CPU)
             state.initialise()
-            reader = self._tokens if state.is_first or state.is_last else None
-            trainer = Trainer(self._job, self._plan, self._me, state, reader, exchange, self._machine, self._evidence)
+            corpus, evidence = self._corpus, self._evidence
+            trainer = Trainer(self._job, self._plan, self._me, state, corpus, exchange, self._machine, evidence)
             trainer.expect_first()
             self._exchange.set_result(exchange)
             await trainer.start()

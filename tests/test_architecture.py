@@ -46,6 +46,8 @@ LONGER = {
     "PlanChange": "one machine, an event a method",
     "PlanChangeDriver": "the shell of that machine, an action a method",
     "PlanWorker": "the work under one plan, in the order in which it happens",
+    "Trainer": "the steps of one plan, in the order in which a step happens",
+    "TrainingStage": "one state of one stage: what is computed on it, and how it becomes the next",
     "Timeouts": "a table, two lines a row",
 }
 """Classes of more lines than that, and why each is not cut."""

@@ -36,6 +36,17 @@ def test_a_curve_of_many_steps_has_few_points_whose_sums_are_those_of_the_steps(
     assert set(sizes[:-1]) <= {history.stride}
 
 
+def test_steps_of_which_nothing_was_learned_have_no_loss() -> None:
+    rows = [row(step) for step in range(1, 10)]
+    nothing = [row(step, loss=0.0, tokens=0) for step in (10, 11)]
+    history = history_of(*rows, *nothing)
+    assert history.loss == 1.0 / 9
+    assert history.lately == history_of(*rows).lately
+    assert min(point.loss for point in history.curve) == 1.0 / 9
+    assert history.tokens == 72
+    assert history_of(nothing[0]).loss is None
+
+
 def test_the_newest_evaluation_is_always_there() -> None:
     history = history_of(*(row(step, eval_loss=float(step)) for step in range(1, 56)))
     assert len(history.evaluations) <= 11

@@ -24,8 +24,9 @@ from dtfm_node.state.inventory import Inventory
 from dtfm_node.state.restore import load_state
 from dtfm_node.state.snapshots import Snapshots
 from dtfm_protocol.checkpoint.transfers import STATE, serve_state
+from dtfm_protocol.data.corpus_reader import CorpusReader
 from dtfm_protocol.data.corpus_writer import write_shards
-from dtfm_protocol.data.token_shards import ShardFolder, TokenReader
+from dtfm_protocol.data.token_shards import ShardFolder
 from dtfm_protocol.job.job_file import Checkpointing, Evaluation, Model, Planning, Training
 from dtfm_protocol.job.job_timeline import JobTimeline
 from dtfm_protocol.job.resolved_job import ResolvedJob
@@ -150,7 +151,7 @@ class Peer:
         self._ready = asyncio.Event()
         self._streams: list[Stream] = []
         self._exchange: Exchange | None = None
-        self._tokens = TokenReader(job.corpus, ShardFolder(home / "tokens"))
+        self._corpus = CorpusReader(job.corpus, ShardFolder(home / "tokens"))
         self._pool = ThreadPoolExecutor(1)
         self._machine = Runtime(CPU, self.compute, self.compute, HostCopies(CPU))
         self.stage: TrainingStage | None = None
@@ -199,8 +200,7 @@ class Peer:
         self.holdings.begin(state, plan.resume.mark)
         self.fetched = await load_state(self.plane, job, plan, state, self.holdings, self.compute)
         self._remember(resumed)
-        reader = self._tokens if state.is_first or state.is_last else None
-        trainer = Trainer(job, plan, self.me, state, reader, exchange, self._machine, self.evidence)
+        trainer = Trainer(job, plan, self.me, state, self._corpus, exchange, self._machine, self.evidence)
         self.trainer = trainer
         trainer.expect_first()
         self._exchange = exchange
@@ -273,11 +273,11 @@ class Swarm:
                 assert torch.equal(result.state.setdefault(key, value), value), f"{peer.me} has another {key}"
         return result
 
-    async def ends(self, victim: str | None = None) -> dict[str, list[BaseException]]:
+    async def ends(self, victim: str | None = None, last: int = STEPS) -> dict[str, list[BaseException]]:
         """How the peers end, by their exceptions, where `victim` vanishes as soon as it pauses."""
         for peer in self.peers.values():
             await peer.listen()
-        tasks = {me: asyncio.create_task(peer.train(STEPS)) for me, peer in self.peers.items()}
+        tasks = {me: asyncio.create_task(peer.train(last)) for me, peer in self.peers.items()}
         try:
             async with asyncio.timeout(PATIENCE):
                 if victim is not None:

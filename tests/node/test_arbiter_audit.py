@@ -49,7 +49,7 @@ def cast(said: dict[str, Vote], step: int = STEP, plan: int = 1, signers: dict[s
 def look(frames: list[bytes], commit: Commit = COMMIT, own: bytes | None = None, follows: str = FOLLOWS) -> None:
     """Audit as `b`, which has sent what it should."""
     commit = commit.model_copy(update={"votes": commit.votes or root_of_votes(frames)})
-    answered = Answered(STEP, commit, own or cast(votes())[PLAN.peers.index("b")], follows)
+    answered = Answered(STEP, commit, own or cast(votes())[PLAN.peers.index("b")], follows, 2)
     audit(PLAN, "b", answered, frames, SignedBallots(signer_of("b"), 1))
 
 
@@ -126,7 +126,7 @@ class Bench:
     def hear(self) -> None:
         frames = cast(votes())
         commit = COMMIT.model_copy(update={"votes": root_of_votes(frames)})
-        answered = Answered(STEP, commit, frames[PLAN.peers.index("b")], FOLLOWS)
+        answered = Answered(STEP, commit, frames[PLAN.peers.index("b")], FOLLOWS, 2)
         Auditor(PLAN, "b", self.exchange, self.evidence, lambda _: True).hear(answered)
 
     async def loses(self) -> str:

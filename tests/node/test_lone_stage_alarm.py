@@ -64,6 +64,16 @@ def test_a_step_without_any_gradient_is_no_fault() -> None:
     assert not vote(LoneStageAlarm(PLAN), 1, a=0.0, m=0.0, x=0.0)
 
 
+def test_a_step_of_few_targets_may_have_a_larger_norm_by_the_noise() -> None:
+    squares = dict.fromkeys(PLAN.peers, 1.0)
+    for targets, is_fault in ((1, False), (10_000, True)):
+        votes = LoneStageAlarm(PLAN)
+        for step in range(1, WINDOW + 1):
+            assert not votes.judge(step, squares, 10_000)["x"].fault
+        strains = votes.judge(WINDOW + 1, squares | {"x": (90 * BEYOND) ** 2}, targets)
+        assert bool(strains["x"].fault) == is_fault
+
+
 def test_a_step_that_was_refused_before_has_wider_bounds() -> None:
     votes = LoneStageAlarm(PLAN, lenience=8.0)
     assert not vote(votes, 1, x=5 * BETWEEN_STAGES)

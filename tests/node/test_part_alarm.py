@@ -71,9 +71,9 @@ def test_few_steps_say_less_of_what_is_usual() -> None:
 def test_who_has_seen_odd_gradients_itself_expects_odder_ones() -> None:
     history = NormHistory()
     for norm in [1.0] * (WINDOW - 1) + [10.0]:
-        history.add(norm)
-    assert history.largest == pytest.approx(100 * BEYOND)
-    assert history.smallest == pytest.approx(1 / BEYOND)
+        history.add(norm, 1)
+    assert history.largest(1) == pytest.approx(100 * BEYOND)
+    assert history.smallest(1) == pytest.approx(1 / BEYOND)
 
 
 def test_the_receivers_own_odd_step_accuses_nobody() -> None:
@@ -135,6 +135,43 @@ def test_a_mean_over_fewer_micro_batches_may_be_larger_by_the_noise(theirs: int,
     step = usual(alarm, bucket, norm=float(theirs), own=8.0)
     assert not faults(alarm.judge(bucket, ME, step, seen(0.9 * BEYOND * factor * theirs, own=8.0)))
     assert faults(alarm.judge(bucket, ME, step + 1, seen(1.1 * BEYOND * factor * theirs, own=8.0)))
+
+
+def of_targets(**targets: int) -> tuple[PartAlarm, Bucket, dict[str, int]]:
+    """The alarm of "a" where each step's targets may be others: those that the returned value holds by then."""
+    plan = Plan(version=1, stages=((0, 1),), routes=(("a",), ("b",)))
+    now = dict(targets)
+    alarm = PartAlarm(plan, "a", targets=lambda step: now)
+    return alarm, Bucket(0, plan.peers, 0, 10 * SMALLEST_PART, after=0), now
+
+
+def test_a_mean_over_few_targets_may_be_larger_by_the_noise() -> None:
+    """Parts are divided by the targets of the whole step, so that 1 of 101 weighs what each of 200 does."""
+    alarm, bucket, now = of_targets(a=100, b=100)
+    step = usual(alarm, bucket)
+    now["b"] = 1
+    alone = 200 / 101 / 100  # what the part is where the mean over its target has the usual norm
+    assert not faults(alarm.judge(bucket, ME, step, seen(0.9 * BEYOND * 10 * alone, own=200 / 101)))
+    assert faults(alarm.judge(bucket, ME, step + 1, seen(1.1 * BEYOND * 10 * alone, own=200 / 101))).keys() == {"b"}
+
+
+def test_a_peer_without_a_target_may_send_nothing_and_not_much_else() -> None:
+    alarm, bucket, now = of_targets(a=100, b=100)
+    step = usual(alarm, bucket)
+    now["b"] = 0
+    assert not faults(alarm.judge(bucket, ME, step, seen(0.0, own=2.0)))
+    assert faults(alarm.judge(bucket, ME, step + 1, seen(1e4, own=2.0))).keys() == {"b"}
+    now["b"] = 100
+    assert faults(alarm.judge(bucket, ME, step + 2, seen(0.0))).keys() == {"b"}
+
+
+def test_a_receiver_without_a_target_still_knows_what_is_usual() -> None:
+    alarm, bucket, now = of_targets(a=100, b=100)
+    step = usual(alarm, bucket)
+    now["a"] = 0
+    for _ in range(WINDOW):
+        assert not faults(alarm.judge(bucket, ME, step, seen(2.0, own=0.0, density=0.0)))
+    assert faults(alarm.judge(bucket, ME, step + 1, seen(4 * BEYOND, own=0.0, density=0.0))).keys() == {"b"}
 
 
 def test_a_sum_is_judged_by_the_micro_batches_of_all() -> None:

@@ -126,6 +126,11 @@ def test_the_last_step_has_no_time_left_and_says_what_was_evaluated() -> None:
     )
 
 
+def test_a_step_of_which_nothing_is_learned_has_no_loss() -> None:
+    said = step_in_words(row(9).model_copy(update={"tokens": 0, "loss": 0.0}), 9, [1.0])
+    assert said == "Step 9 of 9. Nothing is learned: no token of its documents is a target."
+
+
 @pytest.mark.parametrize("name", ["waiting", "probing", "planning", "training", "done", "failed"])
 def test_each_phase_is_a_sentence(name: str) -> None:
     said = swarm_does(Phase.model_validate({"name": name, "text": "all that there is to say"}))

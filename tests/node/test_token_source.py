@@ -101,9 +101,9 @@ async def test_a_step_fetches_what_this_peers_micro_batches_read_and_no_more(job
     assert members.held("y") == wanted(job, "y", 1)
     assert len(members.held("y")) < len(job.corpus.shards)
     batches = Batches(job.corpus, job.training, job.evaluation)
-    batches.micro_batch(1, 1, source.reader.read)
+    batches.micro_batch(1, 1, source.reader.tokens.read)
     for index in range(batches.evaluation_micro_batches):
-        batches.evaluation_micro_batch(index, source.reader.read)
+        batches.evaluation_micro_batch(index, source.reader.tokens.read)
     asked = members.asked.total()
     await source.ensure(PLAN, "y", 1)
     assert members.asked.total() == asked
@@ -236,13 +236,13 @@ async def test_where_there_are_samples_every_stage_reads_marks_and_the_middle_on
     await source.ensure(PLAN, peer, 3)
     batches = Batches(marked.corpus, marked.training, marked.evaluation)
     assert members.held(peer) == (set() if peer == "m" else wanted(marked, peer, 3))
-    assert source.marks is not None
-    assert source.counts is not None
+    assert source.reader.marks is not None
+    assert source.reader.counts is not None
     for index in PLAN.micro_batches(peer):
-        batches.micro_batch(3, index, source.marks.read)
+        batches.micro_batch(3, index, source.reader.marks.read)
     for index in range(batches.evaluation_micro_batches):
-        batches.evaluation_micro_batch(index, source.marks.read)
-    assert 0 < batches.targets(3, source.counts) < marked.training.tokens
+        batches.evaluation_micro_batch(index, source.reader.marks.read)
+    assert 0 < batches.targets(3, source.reader.counts) < marked.training.tokens
     await members.serve(peer)
     members.asked.clear()
     other = "b" if peer == "a" else "a"
@@ -273,7 +273,7 @@ async def test_of_a_corpus_in_chapters_a_step_fetches_the_lists_that_name_its_sh
         Batches(job.corpus, job.training, job.evaluation),
         TokenReader(job.corpus, members.folder(OWNER)),
     )
-    found = batches.micro_batch(1, 1, source.reader.read)
+    found = batches.micro_batch(1, 1, source.reader.tokens.read)
     assert np.array_equal(found, batches.micro_batch(1, 1, all_of_it.read))
     members.asked.clear()
     await members.serve("y")

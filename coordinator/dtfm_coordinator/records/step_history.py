@@ -95,6 +95,8 @@ class StepHistory:
         self.last: StepMetrics | None = None
         """The newest step; None: there is none."""
         self.recent: deque[StepMetrics] = deque(maxlen=RECENT)
+        self._losses: deque[float] = deque(maxlen=LATELY)
+        """Losses of the newest steps that had targets."""
         self.work: dict[int, PlanWork] = defaultdict(PlanWork)
         """Work by the version of the plan."""
         self.tokens = 0
@@ -130,6 +132,8 @@ class StepHistory:
     def _take(self, row: StepMetrics) -> None:
         self.last = row
         self.recent.append(row)
+        if row.tokens:
+            self._losses.append(row.loss)
         lately = self.lately
         if lately is not None and (self.lowest is None or lately < self.lowest[0]):
             self.lowest = lately, row.step
@@ -143,7 +147,9 @@ class StepHistory:
         )
         self.tokens += row.tokens
         predicted = row.predicted_seconds
-        bucket = _Bucket(row.step, 1, row.loss, row.tokens, row.seconds, predicted or 0.0, int(predicted is not None))
+        bucket = _Bucket(
+            row.step, 1, self.loss or 0.0, row.tokens, row.seconds, predicted or 0.0, int(predicted is not None)
+        )
         if self._buckets and self._buckets[-1].steps < self.stride:
             self._buckets[-1].add(bucket)
         else:
@@ -166,11 +172,14 @@ class StepHistory:
             self._evaluations = self._evaluations[::2]
 
     @property
+    def loss(self) -> float | None:
+        """The loss of the newest step that had targets; None before the first."""
+        return self._losses[-1] if self._losses else None
+
+    @property
     def lately(self) -> float | None:
         """The loss of late; None where there are too few steps."""
-        if len(self.recent) < LATELY:
-            return None
-        return median(self.recent[place].loss for place in range(-LATELY, 0))
+        return median(self._losses) if len(self._losses) == LATELY else None
 
     @property
     def step_seconds(self) -> float | None:

@@ -16,14 +16,16 @@ from dtfm_node.engine.bf16_weights import keep_in_bf16
 from dtfm_node.engine.device import autocast
 from dtfm_node.engine.elementwise_update import UpdateSettings
 from dtfm_node.engine.gradient_norm import clip_factor, sum_of_squares
+from dtfm_node.engine.micro_batches import MicroBatch, MicroBatches
 from dtfm_node.engine.optimizers import optimizer_of
 from dtfm_node.engine.state_tensors import load_tensor, state_tensors
 from dtfm_protocol.checkpoint.manifest import Manifest
 from dtfm_protocol.checkpoint.shard import decode_tensor, describe_shard, encode_shard
 from dtfm_protocol.checkpoint.store import CheckpointStore
 from dtfm_protocol.data.batches import Batches
+from dtfm_protocol.data.corpus_reader import CorpusReader
 from dtfm_protocol.data.prepare import prepare
-from dtfm_protocol.data.token_shards import ShardFolder, TokenReader
+from dtfm_protocol.data.token_shards import ShardFolder
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.amendment import Amendment
 from dtfm_protocol.job.amendments_file import read_amendments
@@ -62,8 +64,8 @@ class Solo:
         self._job, self._device = job, device
         self.timeline = JobTimeline(job, amendments)
         self._store = CheckpointStore(folder / "checkpoints")
-        self._batches, self._batches_end = Batches.of_plan(self.timeline, 1), self.timeline.plan_end(1)
-        self._tokens = TokenReader(job.corpus, ShardFolder(folder / "tokens"))
+        self._corpus = CorpusReader(job.corpus, ShardFolder(folder / "tokens"))
+        self._read(1)
         self._model = build_whole(job.config, job.training.seed).train()
         frozen, held = frozen_names(job.config, job.training), dict(self._model.named_parameters())
         if job.training.method == "lora":
@@ -101,43 +103,54 @@ class Solo:
         begun = time.monotonic()
         training = self.timeline.settings_at(step).training
         if self.timeline.plan_end(step) != self._batches_end:
-            self._batches, self._batches_end = Batches.of_plan(self.timeline, step), self.timeline.plan_end(step)
-        self._model.zero_grad(set_to_none=False)
-        loss = math.fsum(self._micro_batch(step, index, training.tokens) for index in range(training.micro_batches))
-        gradients = [parameter.grad for parameter in self._parameters.values() if parameter.grad is not None]
-        norm = math.sqrt(math.fsum(map(sum_of_squares, gradients)))
-        rate, clip = training.learning_rate_at(step), clip_factor(norm, training.clip_norm)
-        self._optimizer.update(step, rate, clip, UpdateSettings.of(training))
+            self._read(step)
+        targets, rate = self._micro_batches.targets(step), training.learning_rate_at(step)
+        loss = norm = 0.0
+        if targets:
+            self._model.zero_grad(set_to_none=False)
+            loss = math.fsum(self._micro_batch(step, index, targets) for index in range(training.micro_batches))
+            gradients = [parameter.grad for parameter in self._parameters.values() if parameter.grad is not None]
+            norm = math.sqrt(math.fsum(map(sum_of_squares, gradients)))
+            clip = clip_factor(norm, training.clip_norm)
+            self._optimizer.update(step, rate, clip, UpdateSettings.of(training))
+        else:
+            self._optimizer.begin()
         seconds = time.monotonic() - begun
+        evaluates = self.timeline.evaluates(step) and self._micro_batches.evaluation_targets > 0
         return StepMetrics(
             step=step,
-            loss=loss / training.tokens,
-            tokens=training.tokens,
+            loss=loss / max(1, targets),
+            tokens=targets,
             seconds=seconds,
             plan_version=0,
             learning_rate=rate,
             grad_norm=norm,
             predicted_seconds=None,
-            eval_loss=self._evaluate() if self.timeline.evaluates(step) else None,
+            eval_loss=self._evaluate() if evaluates else None,
             at=round(time.time(), 3),
         )
 
-    def _micro_batch(self, step: int, index: int, tokens: int) -> float:
-        window = torch.from_numpy(self._batches.micro_batch(step, index, self._tokens.read)).to(self._device)
-        with autocast(self._device, self._job.training.precision):
-            loss = loss_sum(self._model(input_ids=window[:, :-1], use_cache=False).logits, window[:, 1:])
-        (loss / tokens).backward()
+    def _read(self, step: int) -> None:
+        """Read, from `step` on, the micro-batches of as many steps as a plan might have."""
+        self._batches, self._batches_end = Batches.of_plan(self.timeline, step), self.timeline.plan_end(step)
+        self._micro_batches = MicroBatches(self._batches, self._corpus, first=True, last=True)
+
+    def _micro_batch(self, step: int, index: int, targets: int) -> float:
+        loss = self._loss_sum(self._micro_batches.of_step(step, index))
+        (loss / targets).backward()
         return float(loss.detach())
 
     @torch.no_grad()
     def _evaluate(self) -> float:
-        losses = []
-        for index in range(self._batches.evaluation_micro_batches):
-            window = torch.from_numpy(self._batches.evaluation_micro_batch(index, self._tokens.read)).to(self._device)
-            with autocast(self._device, self._job.training.precision):
-                logits = self._model(input_ids=window[:, :-1], use_cache=False).logits
-            losses.append(float(loss_sum(logits, window[:, 1:])))
-        return math.fsum(losses) / self._batches.evaluation_tokens
+        batches = map(self._micro_batches.of_evaluation, range(self._batches.evaluation_micro_batches))
+        return math.fsum(float(self._loss_sum(one)) for one in batches) / self._micro_batches.evaluation_targets
+
+    def _loss_sum(self, micro_batch: MicroBatch) -> torch.Tensor:
+        inputs, targets, positions = (one if one is None else one.to(self._device) for one in micro_batch)
+        assert targets is not None, "solo has the last stage"
+        with autocast(self._device, self._job.training.precision):
+            places = {} if positions is None else {"position_ids": positions}
+            return loss_sum(self._model(input_ids=inputs, **places, use_cache=False).logits, targets)
 
     def keep(self, row: StepMetrics) -> None:
         """Write a checkpoint of the state after `row`'s step."""

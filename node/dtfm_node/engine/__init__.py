@@ -36,6 +36,8 @@
 - `lone_stage_alarm`: alarm for norms that lone stages vote: only what is usual can contradict (pure)
 - `mailbox`: frames that one peer awaits from the others under one plan: which are due, which have come, and who is gone
   (pure)
+- `micro_batches`: micro-batches as a stage takes them from the corpus's files: tokens, their positions, and which
+  of them count
 - `optimizers`: optimizers by the names that a job has for them
 - `part_alarm`: alarm for parts of a gradient that are well-formed and wrong: norms and directions that no honest
   replica's have (pure)

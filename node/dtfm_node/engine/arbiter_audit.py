@@ -42,6 +42,8 @@ class Answered:
     """The peer's own vote, its signature and text."""
     follows: str
     """Digest of the commit that it follows."""
+    micro_batches: int
+    """Number of micro-batches whose losses all votes together brought; 0 where nothing was learned."""
 
 
 def is_drawn(signer: Signer, plan: int, step: int) -> bool:
@@ -61,7 +63,8 @@ def audit(plan: Plan, me: str, answered: Answered, votes: Sequence[Bytes], signe
         raise Refused("votes that the commit has not been made of")
     if bytes(votes[plan.peers.index(me)]) != bytes(answered.vote):
         raise Refused("a vote of this peer that it has not sent")
-    arbiter = Arbiter(losses_due(plan, len(plan.routes)), replicas_of(plan), answered.follows)
+    due, learned = losses_due(plan, answered.micro_batches), answered.micro_batches > 0
+    arbiter = Arbiter(due, replicas_of(plan), answered.follows, learned=learned)
     made: Commit | None = None
     try:
         for peer, vote in zip(plan.peers, votes, strict=True):

@@ -39,13 +39,25 @@ class Balloting:
     """Ballots of one peer under one plan: it votes, or as arbiter collects the votes and answers them."""
 
     def __init__(
-        self, plan: Plan, me: str, exchange: Exchange, evidence: StepEvidence, auditor: Auditor, lenience: float = 1.0
+        self,
+        plan: Plan,
+        me: str,
+        exchange: Exchange,
+        evidence: StepEvidence,
+        auditor: Auditor,
+        lenience: float = 1.0,
+        targets: Callable[[int], int] = lambda step: 1,
     ) -> None:
-        """Nothing is voted on yet; `lenience` is that of `PartAlarm`."""
+        """Nothing is voted on yet.
+
+        Args:
+            lenience: that of `PartAlarm`.
+            targets: counts the targets of a step.
+        """
         self._plan, self._me, self._exchange = plan, me, exchange
         self._evidence, self._auditor = evidence, auditor
         self._signed = SignedBallots(evidence.signer, plan.version)
-        self._lone_votes = LoneStageAlarm(plan, lenience)
+        self._lone_votes, self._targets = LoneStageAlarm(plan, lenience), targets
         self._arbitrates = me == arbiter_of(plan)
         stages = {layers: plan.replicas(index) for index, layers in enumerate(plan.stages)}
         self._states = StateAgreement(plan.version, stages)
@@ -60,7 +72,8 @@ class Balloting:
         """Vote, wait for the commit, and return it; on the arbiter, collect the votes and make it.
 
         Args:
-            micro_batches: number of micro-batches whose losses all votes together must bring.
+            micro_batches: number of micro-batches whose losses all votes together must bring; 0 on a step of which
+                nothing is learned.
             seal: adds what the arbiter alone can tell; called there, once, when all have voted.
 
         Raises:
@@ -70,8 +83,8 @@ class Balloting:
         vote = vote.model_copy(update={"follows": self._newest})
         messages = ballot_messages(self._plan, self._me, ballot)
         if self._arbitrates:
-            due = losses_due(self._plan, micro_batches)
-            arbiter = Arbiter(due, replicas_of(self._plan), self._newest, self._states, ballot)
+            due, learned = losses_due(self._plan, micro_batches), micro_batches > 0
+            arbiter = Arbiter(due, replicas_of(self._plan), self._newest, self._states, ballot, learned=learned)
             return await self._arbitrate(step, ballot, vote, arbiter, seal, messages)
         (voting,) = sent(messages, self._me)
         cast = self._signed.signed(ballot, step, vote)
@@ -83,7 +96,7 @@ class Balloting:
         follows = self._newest
         commit = self._read(answering, step, lambda: self._answered(answering.sender, step, ballot, answer))
         if ballot is Ballot.STEP:
-            self._auditor.hear(Answered(step, commit, cast, follows))
+            self._auditor.hear(Answered(step, commit, cast, follows, micro_batches))
         return commit
 
     def _answered(self, arbiter: str, step: int, ballot: Ballot, answer: Bytes) -> Commit:
@@ -134,7 +147,8 @@ class Balloting:
         root = root_of_votes(votes)
         if ballot is Ballot.STEP:
             squares = {peer: math.fsum(one.sum_squares.values()) for peer, one in arbiter.votes.items()}
-            self._check_lone_norms(step, squares)
+            if self._targets(step):
+                self._check_lone_norms(step, squares)
             self._evidence.keep_votes(self._plan, step, votes)
         decided = seal(decided).model_copy(update={"votes": root, "before": self._newest})
         answer = self._signed.signed(ballot, step, decided)
@@ -176,7 +190,7 @@ class Balloting:
         Raises:
             PeerLost: the first who voted such a norm.
         """
-        strains = self._lone_votes.judge(step, squares)
+        strains = self._lone_votes.judge(step, squares, self._targets(step))
         faults = {peer: f"a vote {strain.fault}" for peer, strain in strains.items() if strain.fault}
         if lost := self._exchange.refuse_all(faults):
             raise lost

@@ -121,6 +121,13 @@ class ElementwiseUpdate(ABC):
         else:
             self._update(work, _Share(0, 1, _CPU_CHUNK), scalars)
 
+    def begin(self) -> None:
+        """Make what the first update begins with, where it is not there: a step that changes nothing leaves a whole
+        state, too."""
+        for name in self._parameters:
+            for slot in self.table.moments:
+                self._tensor(f"{slot.name}/{name}")
+
     @staticmethod
     @abstractmethod
     def scalars(step: int, learning_rate: float, clip: float, settings: UpdateSettings) -> Any:

@@ -27,11 +27,12 @@ class LoneStageAlarm:
         self._first, self._lenience = plan.resume.mark.step + 1, lenience
         self._past: dict[str, NormHistory] = defaultdict(NormHistory)
 
-    def judge(self, step: int, squares: Mapping[str, float]) -> dict[str, Strain]:
+    def judge(self, step: int, squares: Mapping[str, float], targets: int = 1) -> dict[str, Strain]:
         """Return how near to an alarm the vote of each lone stage's peer is; a step without an alarm counts as usual.
 
         Args:
             squares: sum of squares that each peer of the plan has voted.
+            targets: number of targets of the step: the mean over few has more noise.
         """
         norms = [math.sqrt(max(squares[peer] for peer in peers)) for peers in self._stages]
         lenience = self._lenience if step == self._first else 1.0
@@ -39,12 +40,13 @@ class LoneStageAlarm:
         for stage, (peer, *others) in enumerate(self._stages):
             if not others and stage != self._own:
                 past = self._past[peer]
-                most, least = min(past.largest, self._most_beside(stage, norms)) * lenience, past.smallest / lenience
+                most = min(past.largest(targets), self._most_beside(stage, norms)) * lenience
+                least = past.smallest(targets) / lenience
                 small = least / norms[stage] if norms[stage] > 0 else math.inf if least > 0 else 0.0
                 strains[peer] = Strain(norms[stage] / most, small)
         if not any(strain.fault for strain in strains.values()):
             for peer in strains:
-                self._past[peer].add(norms[self._stages.index((peer,))])
+                self._past[peer].add(norms[self._stages.index((peer,))], targets)
         return strains
 
     def _most_beside(self, stage: int, norms: list[float]) -> float:

@@ -11,7 +11,7 @@ also seen what stays below them.
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from statistics import median
 
@@ -84,27 +84,37 @@ class Strain:
 
 
 class NormHistory:
-    """Norms of the last steps, and how far beyond them a norm may be."""
+    """Norms of the last steps, each of a mean over a number of targets, and how far beyond them a norm may be.
+
+    A mean over fewer has more noise: by the root of their ratio where there is nothing but noise.
+    """
 
     def __init__(self) -> None:
         self._norms: deque[float] = deque(maxlen=WINDOW)
+        self._targets: deque[int] = deque(maxlen=WINDOW)
 
-    def add(self, norm: float) -> None:
-        """Remember the norm of one more step."""
+    def add(self, norm: float, targets: int) -> None:
+        """Remember the norm of one more step, of a mean over `targets`."""
         self._norms.append(norm)
+        self._targets.append(targets)
 
-    @property
-    def largest(self) -> float:
-        """The largest norm that is usual: as far beyond the largest of the last steps as that is beyond their median,
-        times `BEYOND`; more where few steps are known. Infinite where nothing is known or usual."""
+    def largest(self, targets: int) -> float:
+        """Return the largest norm that is usual of a mean over `targets`: as far beyond the largest of the last steps
+        as that is beyond their median, times `BEYOND`; more where few steps are known. Infinite where nothing is known
+        or usual."""
         middle = median(self._norms) if self._norms else 0.0
-        return max(self._norms) * (max(self._norms) / middle) * self._margin if middle > 0 else math.inf
+        if middle <= 0:
+            return math.inf
+        most = max(self._norms) * (max(self._norms) / middle) * self._margin
+        return most * math.sqrt(max(1.0, max(self._targets) / targets))
 
-    @property
-    def smallest(self) -> float:
-        """The smallest norm that is usual, likewise; 0 where nothing is known, or where norms have been zero."""
+    def smallest(self, targets: int) -> float:
+        """Return the smallest norm that is usual, likewise; 0 where nothing is known, or where norms have been zero."""
         middle = median(self._norms) if self._norms else 0.0
-        return min(self._norms) * (min(self._norms) / middle) / self._margin if middle > 0 else 0.0
+        if middle <= 0:
+            return 0.0
+        least = min(self._norms) * (min(self._norms) / middle) / self._margin
+        return least * math.sqrt(min(1.0, min(self._targets) / targets))
 
     @property
     def _margin(self) -> float:
@@ -144,18 +154,29 @@ class Agreement:
 class PartAlarm:
     """Alarm of one peer under one plan, for the parts that it sums and for the sums that it is sent."""
 
-    def __init__(self, plan: Plan, me: str, micro_batches: float = math.inf, lenience: float = 1.0) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        me: str,
+        micro_batches: float = math.inf,
+        lenience: float = 1.0,
+        targets: Callable[[int], Mapping[str, int]] | None = None,
+    ) -> None:
         """Know nobody's norms yet.
 
         Args:
             micro_batches: micro-batches of an epoch: what replicas draw in one epoch is not independent.
             lenience: factor on the bounds of the first step: where a step was refused before, and again after others
                 had taken it over, its text may be odd and nobody lies.
+            targets: returns, for a step, the number of targets that each peer's gradients are summed over; None: the
+                same in each micro-batch.
         """
         self._stage = {peer: plan.stage_of(peer) for peer in plan.peers}
-        self._share, self._me, self._lenience = plan.shares(), me, lenience
+        shares = plan.shares()
+        self._targets = targets or (lambda step: shares)
+        self._one_stage, self._me, self._lenience = plan.replicas(0), me, lenience
         self._first = plan.resume.mark.step + 1
-        drawn = micro_batches / max(self._share.values()) - 1
+        drawn = micro_batches / max(shares.values()) - 1
         self._apart = 2 / drawn if drawn > 2 else 1.0
         self._past: dict[tuple[int, int, str], NormHistory] = {}
         self._agreement: dict[tuple[int, int, str], Agreement] = {}
@@ -168,33 +189,38 @@ class PartAlarm:
         """
         if seen.elements < SMALLEST_PART or not math.isfinite(seen.norm):
             return {}
-        shares = [self._share[holder] for holder in bucket.holders]
-        whole = sum(shares) if bucket.holders[index] != self._me else 0
-        self._history(bucket, index, self._me).add(seen.norm / self._share[self._me])
-        strains = {
-            peer: self._strain(bucket, index, peer, whole or self._share[peer], seen, step) for peer in seen.others
-        }
+        targets, is_sum = self._targets(step), bucket.holders[index] != self._me
+        whole = sum(targets[holder] for holder in bucket.holders)
+        shares = {peer: whole if is_sum else targets[peer] for peer in seen.others}
+        # What is sent is divided by the targets of the whole step.
+        of_step = sum(targets[peer] for peer in self._one_stage)
+        means = {peer: part.norm * of_step / max(1, shares[peer]) for peer, part in seen.others.items()}
+        if (mine := targets[self._me]) > 0:
+            self._history(bucket, index, self._me).add(seen.norm * of_step / mine, mine)
+        strains = {peer: self._strain(bucket, index, peer, means[peer], shares[peer], seen, step) for peer in means}
         if not any(strain.fault for strain in strains.values()):
-            for peer, part in seen.others.items():
-                self._history(bucket, index, peer).add(part.norm / (whole or self._share[peer]))
+            for peer in means:
+                if shares[peer] > 0:
+                    self._history(bucket, index, peer).add(means[peer], shares[peer])
         return strains
 
-    def _strain(self, bucket: Bucket, index: int, peer: str, share: int, seen: PartsSeen, step: int) -> Strain:
-        """Return how near to an alarm is what `peer` sent, the sum over `share` micro-batches."""
-        norm, is_sum = seen.others[peer].norm / share, bucket.holders[index] != self._me
+    def _strain(
+        self, bucket: Bucket, index: int, peer: str, norm: float, share: int, seen: PartsSeen, step: int
+    ) -> Strain:
+        """Return how near to an alarm is what `peer` sent, whose mean over `share` targets has the norm `norm`."""
+        is_sum = bucket.holders[index] != self._me
         lenience = (self._lenience if step == self._first else 1.0) * (SUMS if is_sum else 1.0)
         summed = bucket.holders if is_sum else (peer, self._me)
         if len({self._stage[holder] for holder in summed}) > 1:
             # What first and last stage share is not the same thing to both: only the past can say what is usual.
-            return Strain(large=norm / (self._history(bucket, index, peer).largest * lenience))
+            return Strain(large=norm / (self._history(bucket, index, peer).largest(max(1, share)) * lenience))
         usual = self._history(bucket, index, self._me)
-        # A mean over fewer micro-batches has more noise: by the root of their ratio where there is nothing but noise.
-        few = math.sqrt(self._share[self._me] / share)
         agreement = self._agreement.setdefault((bucket.group, index, peer), Agreement(self._apart))
         agreement.add(seen.others[peer].cosine)
-        least = usual.smallest * min(1.0, few) / lenience if seen.density >= DENSE else 0.0
+        # Who has no target may send nothing: no gradient of its own.
+        least = usual.smallest(share) / lenience if share > 0 and seen.density >= DENSE else 0.0
         return Strain(
-            large=norm / (usual.largest * max(1.0, few) * lenience),
+            large=norm / (usual.largest(max(1, share)) * lenience),
             small=least / norm if norm > 0 else math.inf if least > 0 else 0.0,
             against=agreement.contradiction,
         )

@@ -10,12 +10,12 @@ import torch
 from dtfm_node.engine.emulated_speed import least_seconds
 from dtfm_node.engine.exchange import Exchange
 from dtfm_node.engine.mailbox import PeerLost
+from dtfm_node.engine.micro_batches import MicroBatches
 from dtfm_node.engine.rejected_frames import FrameFault
 from dtfm_node.engine.runtime import Runtime
 from dtfm_node.engine.step_messages import StepMessage, boundary_messages, evaluation_messages, received, sent, share_of
 from dtfm_node.engine.training_stage import TrainingStage
 from dtfm_protocol.data.batches import Batches
-from dtfm_protocol.data.token_shards import TokenReader
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.plan.schedule import Action, actions_of, orders
@@ -41,12 +41,12 @@ class ScheduleExecutor:
         me: str,
         state: TrainingStage,
         batches: Batches,
-        tokens: TokenReader | None,
+        micro_batches: MicroBatches,
         exchange: Exchange,
         machine: Runtime,
     ) -> None:
         check(plan, orders(plan))
-        self._plan, self._state, self._batches, self._tokens = plan, state, batches, tokens
+        self._plan, self._state, self._batches, self._micro_batches = plan, state, batches, micro_batches
         self._exchange, self._machine, self._host_copies = exchange, machine, machine.host_copies
         self._actions = actions_of(plan, me)
         self._me = me
@@ -76,7 +76,7 @@ class ScheduleExecutor:
         def finished(group: int) -> None:
             loop.call_soon_threadsafe(self._finish, group)
 
-        await self._machine.compute(self._state.begin_step, finished)
+        await self._machine.compute(self._state.begin_step, finished, self._micro_batches.targets(step))
         async with asyncio.TaskGroup() as tasks:
             outboxes: dict[str, _Outbox] = {}  # one a peer: a slow link holds up nobody else's frames
             coming: dict[int, asyncio.Task[torch.Tensor | None]] = {}
@@ -115,8 +115,8 @@ class ScheduleExecutor:
         try:
             if action.kind == "backward":
                 return await run(state.backward, index, value)
-            inputs, targets = self._read(step, index)
-            return await run(state.forward, index, inputs if value is None else value, targets)
+            inputs, targets, positions = self._micro_batches.of_step(step, index)
+            return await run(state.forward, index, inputs if value is None else value, targets, positions)
         except Refused as error:
             assert source is not None, "only what others sent is refused"
             raise self._refused(source.sender, f"the input of {action.kind} {index} with {error}") from None
@@ -164,15 +164,14 @@ class ScheduleExecutor:
         sources = {one.index: one.sender for one in received(messages, self._me)}
         receivers = {one.index: one.receiver for one in sent(messages, self._me)}
         for index in share_of(self._plan, self._me, micro_batches):
-            inputs, targets = self._read_evaluation(index)
+            inputs, targets, positions = self._micro_batches.of_evaluation(index)
             value, key = inputs, Key(Kind.EVALUATION, step, index)
             if index in sources:
                 value = await self._host_copies.to_device(await self._exchange.receive(sources[index], key))
             batch = self._batches.evaluation_batch_sizes[index]
             try:
-                output, made = await self._machine.run(
-                    "compute", f"evaluate {index}", self._state.evaluate, value, targets, batch, step=step, index=index
-                )
+                run = functools.partial(self._machine.run, "compute", f"evaluate {index}", step=step, index=index)
+                output, made = await run(self._state.evaluate, value, targets, batch, positions)
             except Refused as error:
                 raise self._refused(sources[index], f"{key} with {error}") from None
             if isinstance(output, float):
@@ -180,20 +179,3 @@ class ScheduleExecutor:
             else:
                 await self._exchange.send(receivers[index], key, await self._host_copies.to_host(output, made))
         return losses
-
-    def _read(self, step: int, index: int) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """Return inputs for the first stage and targets for the last, int64 [micro_batch, sequence_length]; None
-        elsewhere."""
-        if self._tokens is None:
-            return None, None
-        return self._split(torch.from_numpy(self._batches.micro_batch(step, index, self._tokens.read)))
-
-    def _read_evaluation(self, index: int) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        if self._tokens is None:
-            return None, None
-        return self._split(torch.from_numpy(self._batches.evaluation_micro_batch(index, self._tokens.read)))
-
-    def _split(self, window: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        inputs = window[:, :-1] if self._state.is_first else None
-        targets = window[:, 1:] if self._state.is_last else None
-        return inputs, targets

@@ -82,6 +82,8 @@ class Arbiter:
         follows: str = "",
         states: StateAgreement | None = None,
         ballot: Ballot = Ballot.STEP,
+        *,
+        learned: bool = True,
     ) -> None:
         """Await the votes of all peers of `due`, in the plan's order, each with the losses of just these micro-batches
         (`losses_due`).
@@ -90,11 +92,13 @@ class Arbiter:
             replicas: the peers of each stage; None: each peer is the only one of its stage.
             follows: digest of the commit that all votes must follow.
             states: what was voted of states at earlier steps of the plan; None: nothing.
+            learned: whether the step has targets, and so gradients.
         """
         self._due = {peer: frozenset(indices) for peer, indices in due.items()}
         self._stages = [tuple(peers) for peers in (replicas if replicas is not None else ((peer,) for peer in due))]
         self._follows = follows
         self._states = states or StateAgreement(0, {})
+        self._has_gradients = ballot is Ballot.STEP and learned
         self._ballot = ballot
         self.votes: dict[str, Vote] = {}
         """Votes that were counted, by peer."""
@@ -122,7 +126,8 @@ class Arbiter:
             raise Refused(f"a vote of {short(peer)} on embeddings that are not its own")
         if vote.state is not None and vote.state.peer != peer:
             raise Refused(f"a vote of {short(peer)} with a vote on a state that is not its own")
-        if self._ballot is not Ballot.STEP and (vote.reduced or vote.shared or vote.sum_squares or vote.state):
+        on_gradients = vote.reduced or vote.shared or vote.sum_squares
+        if (on_gradients and not self._has_gradients) or (vote.state and self._ballot is not Ballot.STEP):
             raise Refused(f"a vote of {short(peer)} on gradients, where there are none")
         self.votes[peer] = vote
         if len(self.votes) < len(self._due):

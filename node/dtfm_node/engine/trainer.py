@@ -3,12 +3,14 @@
 A step: compute the schedule, and all-reduce each bucket as soon as its gradient is final; vote; on the arbiter's
 commit, apply. No peer applies what not all peers hold, and each keeps what it holds until it hears: where a peer, or
 the arbiter, vanishes in between, the next plan says whether the step was final, and those who missed it apply it then.
-Anything that breaks ends this trainer with `PeerLost`.
+Anything that breaks ends this trainer with `PeerLost`. A step of which nothing is learned, as no token of it is a
+target, is voted on and final like any other; nothing is computed for it, and the state after it is that before it.
 """
 
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable
+from functools import lru_cache
 from itertools import chain
 
 from dtfm_node.engine.allreduce import AllReduce
@@ -18,6 +20,7 @@ from dtfm_node.engine.buckets import Bucket
 from dtfm_node.engine.exchange import Exchange
 from dtfm_node.engine.expected_frames import ExpectedFrame, ballot_frames, evaluation_frames, step_frames
 from dtfm_node.engine.frame_seals import FrameSeals
+from dtfm_node.engine.micro_batches import MicroBatches
 from dtfm_node.engine.part_alarm import PartAlarm
 from dtfm_node.engine.reduction_receipts import StepReceipts
 from dtfm_node.engine.runtime import Runtime
@@ -25,7 +28,7 @@ from dtfm_node.engine.schedule_executor import ScheduleExecutor
 from dtfm_node.engine.step_evidence import StepEvidence
 from dtfm_node.engine.training_stage import Diverged, TrainingStage
 from dtfm_protocol.data.batches import Batches
-from dtfm_protocol.data.token_shards import TokenReader
+from dtfm_protocol.data.corpus_reader import CorpusReader
 from dtfm_protocol.job.job_timeline import JobTimeline
 from dtfm_protocol.job.resolved_job import ResolvedJob
 from dtfm_protocol.job.step_metrics import StepMetrics
@@ -50,15 +53,19 @@ class Trainer:
         plan: Plan,
         me: str,
         state: TrainingStage,
-        tokens: TokenReader | None,
+        corpus: CorpusReader,
         exchange: Exchange,
         machine: Runtime,
         evidence: StepEvidence,
         newest_state: Callable[[], StateVote | None] = lambda: None,
         lenience: float = 1.0,
     ) -> None:
-        """Nothing is done before `expect_first`; `newest_state` tells this peer's newest vote on a part of a state,
-        for the others' to be held against it; `lenience` is that of `PartAlarm`.
+        """Nothing is done before `expect_first`.
+
+        Args:
+            corpus: reads its files; those of a step are here before it begins.
+            newest_state: tells this peer's newest vote on a part of a state, for the others' to be held against it.
+            lenience: that of `PartAlarm`.
 
         Raises:
             UserError: the plan's amendments do not fit the job.
@@ -71,11 +78,14 @@ class Trainer:
         self._exchange, self._machine, self._evidence = exchange, machine, evidence
         self._newest_state = newest_state
         self._batches = Batches.of_plan(self._timeline, first)
-        self._executor = ScheduleExecutor(plan, me, state, self._batches, tokens, exchange, machine)
-        alarm = PartAlarm(plan, me, self._batches.training_windows / self._training.micro_batch, lenience)
+        files = MicroBatches(self._batches, corpus, first=state.is_first, last=state.is_last)
+        self._micro_batches = files
+        self._executor = ScheduleExecutor(plan, me, state, self._batches, files, exchange, machine)
+        drawn, shares = self._batches.training_windows / self._training.micro_batch, lru_cache(2)(self._targets_by_peer)
+        alarm = PartAlarm(plan, me, drawn, lenience, shares)
         seals, auditor = FrameSeals(evidence.signer, plan.version), Auditor(plan, me, exchange, evidence, self._keeps)
         self._all_reduce = AllReduce(me, plan.wire.gradients, exchange, machine, seals, alarm)
-        self._balloting = Balloting(plan, me, exchange, evidence, auditor, lenience)
+        self._balloting = Balloting(plan, me, exchange, evidence, auditor, lenience, files.targets)
         self._hidden = state.hidden_size
         self._partners: set[str] = set()
         self._stopping = self._kept = False
@@ -97,17 +107,19 @@ class Trainer:
 
     def expect_first(self) -> None:
         """Post the first frames that other peers may send. Call it before they can reach this exchange."""
-        first = self._plan.resume.mark.step
-        self._post(ballot_frames(self._plan, self._me, first, Ballot.START))
-        self._expect(first + 1)
+        self._post(ballot_frames(self._plan, self._me, self._plan.resume.mark.step, Ballot.START))
 
     async def start(self) -> None:
-        """Wait until all peers hold the state that the plan resumes from.
+        """Wait until all peers hold the state that the plan resumes from. Call it when the files of the first step are
+        here.
 
         Raises:
             PeerLost: a peer vanished.
         """
-        for peer in self._partners:
+        first = self._plan.resume.mark.step + 1
+        self._expect(first)
+        # Whom no frame of the first step comes from, one of a later step may.
+        for peer in {frame.sender for frame in self._step_frames(first)} | self._partners:
             self._exchange.connect(peer)
         await self._ballot(self._plan.resume.mark.step, Ballot.START, Vote(), 0)
         self._begun, self._counted = time.monotonic(), self._exchange.bytes_sent
@@ -131,15 +143,12 @@ class Trainer:
             Diverged: loss or gradients are not finite; likewise.
         """
         await prepare(step)
-        self._executor.begin_step()
-        async with asyncio.TaskGroup() as tasks:
-            sums = [tasks.create_task(self._reduce(step, buckets)) for buckets in self._state.gradients.buckets]
-            await self._executor.run_step(step)
-        squares = {group: value for task in sums for group, value in task.result().items()}
+        targets = self._micro_batches.targets(step)
+        losses, squares = await self._compute(step) if targets else ({}, {})
         sent = self._exchange.bytes_sent
         receipts = StepReceipts.model_construct(parts=self._all_reduce.take_receipts())
         vote = Vote.model_construct(
-            losses=dict(self._state.losses),
+            losses=losses,
             sum_squares=squares,
             bytes_sent=sent - self._counted,
             reduced=receipts.reduced,
@@ -151,26 +160,36 @@ class Trainer:
         if not vote.is_plausible:
             raise Diverged(f"step {step}: loss or gradients are")
         self._expect(step + 1)
-        self._state.prepare(Mark(step=step, plan=self._plan.version))
+        self._state.prepare(Mark(step=step, plan=self._plan.version), learned=targets > 0)
         point("before-vote", step)
-        commit = await self._ballot(step, Ballot.STEP, vote, len(self._plan.routes))
+        commit = await self._ballot(step, Ballot.STEP, vote, len(self._plan.routes) if targets else 0)
         self._begun = time.monotonic()
-        row = self.final = self._row(step, commit)
+        row = self.final = self._row(step, commit, targets)
         point("before-apply", step)
         await self._machine.run("optimizer", "AdamW", self._state.apply, commit.grad_norm, self.commit, step=step)
         point("after-apply", step)
         self.over, self.kept = commit.last, commit.kept
         begun = time.monotonic()
-        eval_loss = await self._evaluate(step) if self._timeline.evaluates(step) else None
+        eval_loss = await self._evaluate(step) if self._evaluates(step) else None
         self._begun += time.monotonic() - begun
         return row.model_copy(update={"eval_loss": eval_loss})
 
-    def _row(self, step: int, commit: Commit) -> StepMetrics:
-        """Return the metrics of a step that are known as soon as it is final."""
+    async def _compute(self, step: int) -> tuple[dict[int, float], dict[int, float]]:
+        """Compute and reduce a step's gradients; return the summed loss of each micro-batch that this peer has
+        computed, and the sum of squares of each bucket."""
+        self._executor.begin_step()
+        async with asyncio.TaskGroup() as tasks:
+            sums = [tasks.create_task(self._reduce(step, buckets)) for buckets in self._state.gradients.buckets]
+            await self._executor.run_step(step)
+        squares = {group: value for task in sums for group, value in task.result().items()}
+        return dict(self._state.losses), squares
+
+    def _row(self, step: int, commit: Commit, targets: int) -> StepMetrics:
+        """Return the metrics of a step, with so many targets, that are known as soon as it is final."""
         return StepMetrics(
             step=step,
-            loss=commit.loss / self._training.tokens,
-            tokens=self._training.tokens,
+            loss=commit.loss / max(1, targets),
+            tokens=targets,
             seconds=commit.seconds,
             plan_version=self._plan.version,
             learning_rate=self._timeline.learning_rate_at(step),
@@ -179,6 +198,15 @@ class Trainer:
             bytes_sent=commit.bytes_sent,
             at=round(time.time(), 3),
         )
+
+    def _evaluates(self, step: int) -> bool:
+        """Whether an evaluation follows `step`: never where no token that is held out is a target."""
+        return self._timeline.evaluates(step) and self._micro_batches.evaluation_targets > 0
+
+    def _targets_by_peer(self, step: int) -> dict[str, int]:
+        """Count the targets of each peer's micro-batches."""
+        each = [self._micro_batches.targets_of(step, [index]) for index in range(len(self._plan.routes))]
+        return {peer: sum(each[index] for index in self._plan.micro_batches(peer)) for peer in self._plan.peers}
 
     def _keeps(self, step: int) -> bool:
         """Whether the state after `step` is kept: the commit on it is audited in any case."""
@@ -214,20 +242,25 @@ class Trainer:
         if not vote.is_plausible:
             raise Diverged(f"step {step}: the evaluation loss is")
         commit = await self._ballot(step, Ballot.EVALUATION, vote, self._batches.evaluation_micro_batches)
-        return commit.loss / self._batches.evaluation_tokens
+        return commit.loss / self._micro_batches.evaluation_targets
 
     def _expect(self, step: int) -> None:
         """Post all frames of `step`: no peer can send one before this peer's next vote."""
         if step > self.last_step:
             return
-        buckets = chain.from_iterable(self._state.gradients.buckets)
-        self._post(step_frames(self._plan, self._me, step, self._training, self._hidden, buckets))
+        if self._micro_batches.targets(step):
+            self._post(self._step_frames(step))
         self._post(ballot_frames(self._plan, self._me, step, Ballot.STEP))
-        if self._timeline.evaluates(step):
+        if self._evaluates(step):
             sizes = list(self._batches.evaluation_batch_sizes)
             length = self._training.sequence_length
             self._post(evaluation_frames(self._plan, self._me, step, sizes, length, self._hidden))
             self._post(ballot_frames(self._plan, self._me, step, Ballot.EVALUATION))
+
+    def _step_frames(self, step: int) -> Iterable[ExpectedFrame]:
+        """Return the frames with tensors of a step that has targets."""
+        buckets = chain.from_iterable(self._state.gradients.buckets)
+        return step_frames(self._plan, self._me, step, self._training, self._hidden, buckets)
 
     def _post(self, frames: Iterable[ExpectedFrame]) -> None:
         for frame in frames:

@@ -87,6 +87,10 @@ class TrainingStage:
         self._in_flight: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._pending: dict[int, list[Pending]] = {}
         self.losses: dict[int, float] = {}
+        self._targets = training.tokens
+        """Number of targets of the step under way."""
+        self._learned = True
+        """Whether there are gradients of what is prepared."""
         self.layers: LayerRange = (first, end)
         self.mark: Mark | None = None
         """Which state this is; None while it is none: before it is loaded, and during an update."""
@@ -121,9 +125,14 @@ class TrainingStage:
         self._matrices.forget()
         self.mark, self.commit = mark, commit
 
-    def begin_step(self, finished: Finished) -> None:
-        """Forget gradients, losses and whatever an interrupted step left in flight."""
+    def begin_step(self, finished: Finished, targets: int | None = None) -> None:
+        """Forget gradients, losses and whatever an interrupted step left in flight.
+
+        Args:
+            targets: number of targets of the whole step, by which gradients are divided; None: each token is one.
+        """
         self.prepared = None
+        self._targets = self.training.tokens if targets is None else targets
         self._in_flight.clear()
         self._pending.clear()
         self.losses.clear()
@@ -136,8 +145,16 @@ class TrainingStage:
             return value.to(self._device)
         return decode(value, self._wire.activations, (batch, self.training.sequence_length, self.hidden_size))
 
-    def forward(self, micro_batch: int, value: torch.Tensor, targets: torch.Tensor | None) -> torch.Tensor | None:
+    def forward(
+        self,
+        micro_batch: int,
+        value: torch.Tensor,
+        targets: torch.Tensor | None,
+        positions: torch.Tensor | None = None,
+    ) -> torch.Tensor | None:
         """Run one micro-batch forward and keep it for its backward; the coded output, or None on the last stage.
+
+        Targets and positions are as in `MicroBatch`.
 
         Raises:
             Refused: the input does not decode.
@@ -147,13 +164,16 @@ class TrainingStage:
         if not self.is_first:
             x.requires_grad_()
         with autocast(self._device, self.training.precision):
-            y = self.stage(x)
+            y = self.stage(x, self._placed(positions))
         if self.is_last:
             assert targets is not None
             y = loss_sum(y, targets.to(self._device))
             self.losses[micro_batch] = float(y.detach())
         self._in_flight[micro_batch] = (x, y)
         return None if self.is_last else self._output(y)
+
+    def _placed(self, positions: torch.Tensor | None) -> torch.Tensor | None:
+        return None if positions is None else positions.to(self._device)
 
     def _output(self, y: torch.Tensor) -> torch.Tensor:
         # Looked at before it is sent: what is not finite on arrival is then the sender's fault, not the mathematics'.
@@ -164,7 +184,7 @@ class TrainingStage:
     def backward(self, micro_batch: int, value: torch.Tensor | None) -> torch.Tensor | None:
         """Run one micro-batch backward; the coded gradient of its input, or None on the first stage.
 
-        Gradients are of the loss's mean over the global batch, so that their sum over micro-batches is the step's.
+        Gradients are of the loss's mean over the step's targets, so that their sum over micro-batches is the step's.
         Where the schedule splits the backward, those of matrices are left for `weight`.
 
         Raises:
@@ -182,7 +202,7 @@ class TrainingStage:
         if not y.requires_grad:
             pass  # all that comes before is frozen: there is no gradient to compute
         elif towards is None:
-            (y / self.training.tokens).backward()
+            (y / self._targets).backward()
         else:
             y.backward(towards)
         if self._splits:
@@ -201,7 +221,9 @@ class TrainingStage:
         self.groups.add(self._pending.pop(micro_batch))
 
     @torch.no_grad()
-    def evaluate(self, value: torch.Tensor, targets: torch.Tensor | None, batch: int) -> torch.Tensor | float:
+    def evaluate(
+        self, value: torch.Tensor, targets: torch.Tensor | None, batch: int, positions: torch.Tensor | None = None
+    ) -> torch.Tensor | float:
         """Run one evaluation micro-batch of `batch` sequences: the coded output, or on the last stage the loss.
 
         Raises:
@@ -209,15 +231,19 @@ class TrainingStage:
             Diverged: the output is not finite.
         """
         with autocast(self._device, self.training.precision):
-            y = self.stage(self._input(value, batch))
+            y = self.stage(self._input(value, batch), self._placed(positions))
         if not self.is_last:
             return self._output(y)
         assert targets is not None
         return float(loss_sum(y, targets.to(self._device)))
 
-    def prepare(self, mark: Mark) -> None:
-        """The gradients are reduced: nothing but the word that they are final is missing for `mark`."""
-        self.prepared = mark
+    def prepare(self, mark: Mark, *, learned: bool = True) -> None:
+        """The gradients are reduced: nothing but the word that they are final is missing for `mark`.
+
+        Args:
+            learned: whether there are any; without, the state becomes `mark` as it is.
+        """
+        self.prepared, self._learned = mark, learned
 
     def apply(self, grad_norm: float, commit: SignedCommit | None) -> None:
         """Make the prepared state the present one: clip by the whole model's norm and update the stage.
@@ -232,11 +258,14 @@ class TrainingStage:
             state._kin = [state]
         becomes, self.prepared, self.mark = self.prepared, None, None
         assert becomes is not None, "only what is prepared is applied"
-        training = self.training_at(becomes.step)
-        factor = clip_factor(grad_norm, training.clip_norm)
-        rate = training.learning_rate_at(becomes.step)
-        self.optimizer.update(becomes.step, rate, factor, UpdateSettings.of(training))
-        self._matrices.forget()
+        if self._learned:
+            training = self.training_at(becomes.step)
+            factor = clip_factor(grad_norm, training.clip_norm)
+            rate = training.learning_rate_at(becomes.step)
+            self.optimizer.update(becomes.step, rate, factor, UpdateSettings.of(training))
+            self._matrices.forget()
+        else:
+            self.optimizer.begin()
         self.mark, self.commit = becomes, commit
 
 

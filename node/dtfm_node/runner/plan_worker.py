@@ -205,17 +205,15 @@ class PlanWorker:
         build = partial(TrainingStage, compiled=machine.compiled)
         state: TrainingStage = await machine.compute(build, job.config, plan, self._me, training, machine.device)
         state.training_at = timeline.training_at
-        tokens = None
-        if state.is_first or state.is_last or job.corpus.samples is not None:
-            budget, batches = holdings.snapshots.budget, Batches.of_plan(timeline, first)
-            tokens = TokenSource(self._plane, job, self._shards, plan.author, budget=budget, batches=batches)
+        budget, batches = holdings.snapshots.budget, Batches.of_plan(timeline, first)
+        tokens = TokenSource(self._plane, job, self._shards, plan.author, budget=budget, batches=batches)
         lenience = self._retries.begun(plan.resume.mark.step)
         trainer = Trainer(
             job,
             plan,
             self._me,
             state,
-            tokens.reader if tokens else None,
+            tokens.reader,
             exchange,
             machine,
             self._evidence,
@@ -224,8 +222,7 @@ class PlanWorker:
         )
 
         async def prepare(step: int) -> None:
-            if tokens is not None:
-                await tokens.ensure(plan, self._me, step)
+            await tokens.ensure(plan, self._me, step)
 
         # Open to the others before the long part: who has loaded first must not wait before a closed door.
         trainer.expect_first()

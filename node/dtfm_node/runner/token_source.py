@@ -10,8 +10,9 @@ from dtfm_node.state.disk_budget import DiskBudget
 from dtfm_protocol.checkpoint.transfers import fetch_shard
 from dtfm_protocol.data.batches import Batches
 from dtfm_protocol.data.chapters import chapter_bytes
-from dtfm_protocol.data.sample_shards import MarkReader, TargetCounts, target_bytes
-from dtfm_protocol.data.token_shards import ShardFolder, ShardMap, TokenReader, shard_bytes
+from dtfm_protocol.data.corpus_reader import CorpusReader
+from dtfm_protocol.data.sample_shards import target_bytes
+from dtfm_protocol.data.token_shards import ShardFolder, ShardMap, shard_bytes
 from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.identity.keys import short
 from dtfm_protocol.job.resolved_job import ResolvedJob
@@ -54,12 +55,7 @@ class TokenSource:
             retry_seconds: see `Timeouts.tokens_retry`.
         """
         self._retry_seconds = retry_seconds
-        self.reader = TokenReader(job.corpus, shards)
-        has_samples = job.corpus.samples is not None
-        self.marks = MarkReader(job.corpus, shards) if has_samples else None
-        """Reader of what the job says of its tokens; None: nothing."""
-        self.counts = TargetCounts(job.corpus, shards) if has_samples else None
-        """Numbers of targets of the corpus's windows; None: all tokens are targets."""
+        self.reader = CorpusReader(job.corpus, shards)
         self._map = ShardMap(job.corpus, shards)
         self._plane, self._job, self._shards, self._coordinator = plane, job, shards, coordinator
         self._batches = batches or Batches(job.corpus, job.training, job.evaluation)
@@ -151,9 +147,7 @@ class TokenSource:
             return
         soon, kept = self._needed_soon(), self._in_use[0] | self._in_use[1]
         spare = [sha256 for sha256 in self._shards.sizes() if sha256 not in kept]
-        for reader in (self.reader, self.marks):
-            if reader is not None:
-                reader.close()  # the space of a file that is open would not come free
+        self.reader.close()  # the space of a file that is open would not come free
         for sha256 in sorted(spare, key=lambda one: -soon.get(one, AHEAD_STEPS)):
             if self._budget.room >= size:
                 return

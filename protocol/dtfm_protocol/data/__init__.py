@@ -8,6 +8,7 @@
   learned
 - `contents`: what a row says: the text of its document, and which of it is learned
 - `corpus_writer`: the writer of a corpus: tokens of any number become shards, and many shards chapters, as they come
+- `corpus_reader`: the reader of all that a corpus says, out of a folder of its files
 - `documents`: the documents of a job: read from its sources anew each time they are gone through, a few at a time
 - `encoding_pool`: a pool of workers that turn pieces of text into tokens at the same time; all comes in the pieces'
   order

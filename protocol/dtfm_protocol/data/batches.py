@@ -90,14 +90,18 @@ class Batches:
         """Read the tokens, or marks, of micro-batch `index` of `step` (from 1): [micro_batch, sequence_length + 1]."""
         return self._read(self._starts(step, self._share(index, self._training.global_batch)), read)
 
-    def targets(self, step: int, counts: TargetCounts | None = None) -> int:
+    def targets(self, step: int, counts: TargetCounts | None = None, micro_batches: Iterable[int] | None = None) -> int:
         """Count the targets of the whole of `step` (from 1), which its summed loss and gradients are divided by; 0
         where nothing of it is learned.
 
         Args:
             counts: those of the corpus's windows; None: the corpus has no samples, and each token is a target.
+            micro_batches: if given, count those of these alone.
         """
-        return self._training.tokens if counts is None else counts.total(self.windows(step))
+        if micro_batches is None:
+            return self._training.tokens if counts is None else counts.total(self.windows(step))
+        windows = self.windows_for(step, micro_batches)
+        return len(windows) * self._training.sequence_length if counts is None else counts.total(windows)
 
     @property
     def evaluation_micro_batches(self) -> int:

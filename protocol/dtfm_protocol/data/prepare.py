@@ -52,18 +52,21 @@ def settled_config(job: Job) -> dict[str, Any]:
     """Return the model's config of a job, after all checks of it that need no text.
 
     Raises:
-        UserError: the tokenizer cannot be made, the model cannot be trained in stages, or its folder's weights are
-            not its own.
+        UserError: the tokenizer cannot be made, the model cannot be trained in stages, or on packed documents where
+            the data is that, or its folder's weights are not its own.
     """
     # Seconds of importing that who comes back is spared.
     from dtfm_protocol.model.frozen_parameters import check_frozen
     from dtfm_protocol.model.model_config import resolve_config
+    from dtfm_protocol.model.packing_check import check_packable
     from dtfm_protocol.model.pretrained_weights import check_weights, has_weights
     from dtfm_protocol.model.slicing_check import TESTED, check_sliceable
 
     config = resolve_config(job.model, vocabulary_size(job.data), job.training.sequence_length)
     if config["model_type"] not in TESTED:
         check_sliceable(config)
+    if job.data.is_laid_out:
+        check_packable(config, job.training.sequence_length)
     check_frozen(config, job.training)
     if job.model.path is not None and has_weights(job.model.path):
         check_weights(job.model.path, config)

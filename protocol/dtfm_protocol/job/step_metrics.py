@@ -14,9 +14,9 @@ class StepMetrics(Message):
     step: Annotated[int, Field(gt=0, le=MOST_UINT32)]
     """Number of the step, from 1."""
     loss: Loss
-    """Mean loss over all target tokens of the global batch, in nats."""
+    """Mean loss over all target tokens of the global batch, in nats; 0 where there is none."""
     tokens: Count
-    """Target tokens of this step."""
+    """Target tokens of this step; 0: no token of its documents is one, and nothing was learned."""
     seconds: Seconds
     """Seconds from the commit before (or from the plan's start) to this one, the optimizer included; evaluations left
     out."""

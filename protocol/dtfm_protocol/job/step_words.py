@@ -30,5 +30,7 @@ def step_in_words(row: StepMetrics, steps: int, seconds: Collection[float]) -> s
     if rest > 0 and seconds:
         left = rest * usual_seconds(seconds)
         told += f", {'' if left < 60 else 'about '}{time_in_words(left)} left"
+    if not row.tokens:
+        return f"{told}. Nothing is learned: no token of its documents is a target."
     evaluated = f", on held-out text {row.eval_loss:.4f}" if row.eval_loss is not None else ""
     return f"{told}. Loss {row.loss:.4f}{evaluated}; {row.tokens / max(row.seconds, 1e-9):,.0f} tokens/s."

@@ -13,6 +13,8 @@
 - `memory_model`: the memory of whoever trains a stage
 - `model_config`: the job's model as one whole `transformers` config: every field spelled out, checked, ready for JSON
 - `model_sizes`: the sizes of a model: parameters of each part, and the memory that a micro-batch's activations take
+- `packing_check`: the check that an architecture keeps documents apart that are packed into one sequence, or else it is
+  refused for such jobs
 - `pretrained_weights`: the pretrained weights in a model's folder, looked at by their files' headers alone, before
   anything is loaded
 - `quiet_loading`: quiet loading and saving of models, without the progress bars of `transformers`

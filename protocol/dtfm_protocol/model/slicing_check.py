@@ -77,12 +77,12 @@ def _difference(config: dict[str, Any]) -> str | None:
     logits = whole(input_ids=inputs, use_cache=False).logits
     torch.autograd.backward(loss_sum(logits, targets))
     for count in (1, 2, 3):
-        stages = _chain(config, count, state)
+        stages = cut(config, count, state)
         x = inputs
         for stage in stages:
             x = stage(x)
         torch.autograd.backward(loss_sum(x, targets))
-        if not _close(x, logits):
+        if not is_close(x, logits):
             return f"gives other logits in {count} stages"
         if wrong := _other_gradient(stages, state):
             return f"gives another gradient of {wrong} in {count} stages"
@@ -94,10 +94,10 @@ def _looks_ahead(whole: PreTrainedModel, inputs: torch.Tensor) -> bool:
     changed[:, -1] = (changed[:, -1] + 1) % TINY_VOCAB
     with torch.no_grad():
         before, after = (whole(input_ids=x, use_cache=False).logits[:, :-1] for x in (inputs, changed))
-    return not _close(after, before)
+    return not is_close(after, before)
 
 
-def _chain(config: dict[str, Any], count: int, state: dict[str, nn.Parameter]) -> list[Stage]:
+def cut(config: dict[str, Any], count: int, state: dict[str, nn.Parameter]) -> list[Stage]:
     """Cut the model into `count` stages, the middle one the longest, with the values of `state`."""
     layers = build_config(config).num_hidden_layers
     bounds = {1: [0, layers], 2: [0, 1, layers], 3: [0, 1, layers - 1, layers]}[count]
@@ -117,7 +117,7 @@ def _other_gradient(stages: list[Stage], state: dict[str, nn.Parameter]) -> str 
         if not copies:
             return name
         gradient = sum((_gradient(copy) for copy in copies), torch.zeros_like(parameter))
-        if not _close(gradient, _gradient(parameter)):
+        if not is_close(gradient, _gradient(parameter)):
             return name
     return None
 
@@ -126,6 +126,7 @@ def _gradient(parameter: nn.Parameter) -> torch.Tensor:
     return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
 
 
-def _close(found: torch.Tensor, wanted: torch.Tensor) -> bool:
+def is_close(found: torch.Tensor, wanted: torch.Tensor) -> bool:
+    """Whether a tensor differs from the wanted one by rounding alone."""
     scale = float(wanted.detach().abs().max())
     return found.shape == wanted.shape and torch.allclose(found, wanted, rtol=0.0, atol=TOLERANCE * scale)

@@ -15,6 +15,9 @@ from dtfm_protocol.model.lora import ADAPTED, add_adapters
 from dtfm_protocol.model.tiny_model import per_layer_fields
 from dtfm_protocol.model.whole_model import build_skeleton
 
+NO_TARGET = -100
+"""What stands in the place of a target whose loss does not count."""
+
 
 class Stage(nn.Module):
     """A stage of a model: the architecture's own forward over a part of its layers, so that masks and positions are
@@ -35,20 +38,23 @@ class Stage(nn.Module):
         self._parts = parts
         self._state = state
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, positions: torch.Tensor | None = None) -> torch.Tensor:
         """Compute hidden `[batch, sequence, hidden]`, or on the last stage logits `[batch, sequence, vocab]`.
 
         Args:
             x: int64 tokens `[batch, sequence]` on the first stage, else hidden `[batch, sequence, hidden]`.
+            positions: int64 `[batch, sequence]`, of each token in its document. Wherever they do not count on by one a
+                document begins, which attends to itself alone; None: each sequence is one document.
         """
+        places = {} if positions is None else {"position_ids": positions}
         if self.is_first:
-            return self._run(input_ids=x)
+            return self._run(input_ids=x, **places)
         # the residual stream is fp32, also under autocast: rotary tables and masks take their dtype from it
         x = x.to(torch.float32)
         # whatever the architecture does before its layers (scales, positions) was done by the first stage
         hook = self.layers()[0].register_forward_pre_hook(_Replace(x), with_kwargs=True)
         try:
-            return self._run(inputs_embeds=x)
+            return self._run(inputs_embeds=x, **places)
         finally:
             hook.remove()
 
@@ -130,9 +136,10 @@ def loss_sum(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
     Args:
         logits: `[batch, sequence, vocab]`, any floating dtype.
-        targets: int64 `[batch, sequence]`, the token that follows each position.
+        targets: int64 `[batch, sequence]`, the token that follows each position; `NO_TARGET` where it does not count.
     """
-    return nn.functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="sum")
+    flat = logits.flatten(0, 1).float()
+    return nn.functional.cross_entropy(flat, targets.flatten(), reduction="sum", ignore_index=NO_TARGET)
 
 
 class _Replace:

@@ -56,13 +56,14 @@ class Board(Protocol):
 def scalars(row: StepMetrics) -> dict[str, float]:
     """Return the figures of a step under the names that boards show them by."""
     found = {
-        "train/loss": row.loss,
         "train/learning_rate": row.learning_rate,
         "train/grad_norm": row.grad_norm,
         "speed/step_seconds": row.seconds,
         "speed/tokens_per_second": row.tokens / max(row.seconds, 1e-9),
         "speed/sent_bytes": float(row.bytes_sent),
     }
+    if row.tokens:  # else nothing was learned, and there is no loss
+        found["train/loss"] = row.loss
     if row.predicted_seconds is not None:
         found["speed/predicted_step_seconds"] = row.predicted_seconds
     if row.eval_loss is not None:

@@ -171,7 +171,7 @@ class OverviewMaker:
             return Figures()
         evaluated = history.evaluated
         return Figures(
-            loss=last.loss,
+            loss=history.loss,
             eval_loss=evaluated.eval_loss if evaluated else None,
             eval_step=evaluated.step if evaluated else None,
             learning_rate=last.learning_rate,

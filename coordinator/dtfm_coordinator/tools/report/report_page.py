@@ -70,7 +70,7 @@ def page(facts: RunFacts, made_at: float) -> str:
         said = f"Begun {_moment(facts.events[0].called_at)}. {said}"
     starts = [float(event.step) for event in facts.events[1:]]
     evaluated = Curve("on the evaluation's text", "eval", facts.eval_losses, dotted=len(facts.eval_losses) <= 60)
-    losses = [Curve("in training", "train", [(row.step, row.loss) for row in facts.rows]), evaluated]
+    losses = [Curve("in training", "train", [(row.step, row.loss) for row in facts.rows if row.tokens]), evaluated]
     predicted = [(row.step, row.predicted_seconds) for row in facts.rows if row.predicted_seconds is not None]
     taken = [
         Curve("measured", "train", [(row.step, row.seconds) for row in facts.rows]),
