@@ -273,6 +273,7 @@ def test_of_conversations_it_says_what_is_learned_filled_up_and_cut_off(
     assert found["text"]["size"]["tokens"] == 83 * 128 + 1
     check(written(home, "", *changes), HOMES, (2,), evaluations=50)
     words = " ".join(capsys.readouterr().out.split())
+    assert "text 84 conversations, " in words
     assert f"learned {learned:,} of 10,625 tokens are targets; 38 % fill sequences up; 4 conversations or" in words
     assert "are cut off; of 1 documents nothing is learned" in words
 

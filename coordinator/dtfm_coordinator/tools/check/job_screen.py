@@ -69,10 +69,12 @@ def _text_words(found: JobFindings, text: TextFindings) -> list[tuple[str, str]]
     training, measured = found.job.training, text.size
     tokenizer = found.job.data.tokenizer
     name = tokenizer if found.job.data.tokenizer_folder is None else "the tokenizer's folder"
-    documents = "1 document" if measured.documents == 1 else f"{measured.documents:,} documents"
+    sources = found.job.data.sources
+    noun = "conversation" if sources and all(one.kind == "messages" for one in sources) else "document"
+    documents = f"1 {noun}" if measured.documents == 1 else f"{measured.documents:,} {noun}s"
     counted = f", estimated {measured.how}" if measured.how else ""
     about = "about " if measured.how else ""
-    if found.job.data.sources is not None:
+    if sources is not None:
         documents = f"{about}{documents}"
     lines = [
         (
