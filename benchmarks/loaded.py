@@ -12,9 +12,18 @@ from pathlib import Path
 
 def peak_bytes(pid: int) -> int:
     """The most memory that a process has held (VmHWM); 0 once it has ended."""
+    return _status_bytes(pid, "VmHWM:")
+
+
+def own_bytes(pid: int) -> int:
+    """The memory that a process holds now, without the pages of files (RssAnon); 0 once it has ended."""
+    return _status_bytes(pid, "RssAnon:")
+
+
+def _status_bytes(pid: int, name: str) -> int:
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace").splitlines():
-            if line.startswith("VmHWM:"):
+            if line.startswith(name):
                 return int(line.split()[1]) * 1024
     return 0
 

@@ -348,15 +348,19 @@ def solo(
 @app.command()
 def bench(
     device: Device = "auto",
-    job: Annotated[Path | None, typer.Option(help="Measure this job's layer (default: a stated llama layer).")] = None,
+    job: Annotated[
+        Path | None,
+        typer.Option(help="Measure this job's layer, and say which of its layers fit (default: a stated llama layer)."),
+    ] = None,
+    memory: Memory = None,
     threads: Threads = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
 ) -> None:
-    """Measure how fast this device computes, as `join` does."""
+    """Measure how fast this device computes, as `join` does, and which layers of a job fit here."""
     with command_line.guarded():
         from dtfm_node.commands.bench import bench as run
 
-        run(device, job, threads, as_json)
+        run(device, job, memory, threads, as_json)
 
 
 @app.command()

@@ -22,7 +22,8 @@ from dtfm_protocol.data.tokenization import tokenize
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.job_file import Job, Planning, Wire
 from dtfm_protocol.model.model_config import resolve_config
-from dtfm_protocol.model.model_sizes import model_sizes, smallest_stage_bytes
+from dtfm_protocol.model.model_sizes import model_sizes
+from dtfm_protocol.model.stage_demand import smallest_stage_bytes
 from dtfm_protocol.plan.plan import Plan
 
 pytestmark = pytest.mark.unit
@@ -90,7 +91,7 @@ def test_parameters_and_the_smallest_stage_are_those_that_nodes_work_out(home: P
     job = Job.load(written(home))
     demand, config = workload(job).demand, resolve_config(job.model, 257, 16)
     assert demand.parameters(0, demand.layers) == model_sizes(config).total
-    assert smallest_stage_bytes_of(demand) == smallest_stage_bytes(config, 1, 16, "fp32")
+    assert smallest_stage_bytes_of(demand) == smallest_stage_bytes(config, job.training)
 
 
 def test_states_in_less_than_fp32_take_less_memory(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -102,7 +103,7 @@ def test_states_in_less_than_fp32_take_less_memory(home: Path, capsys: pytest.Ca
     saved = whole.memory_bytes(1, 3, 2) - small.memory_bytes(1, 3, 2)
     assert saved == pytest.approx(parameters * (8 - 8 / 256), abs=1)
     config = resolve_config(Job.load(written(home)).model, 257, 16)
-    assert smallest_stage_bytes_of(small) == smallest_stage_bytes(config, 1, 16, "fp32", "adamw-8bit", "bf16")
+    assert smallest_stage_bytes_of(small) == smallest_stage_bytes(config, Job.load(written(home, "", less)).training)
     found, before = said(home, capsys, "", less), said(home, capsys)
     assert found["model"]["smallest_stage_bytes"] == smallest_stage_bytes_of(small)
     assert before["model"]["smallest_stage_bytes"] == smallest_stage_bytes_of(whole)

@@ -13,7 +13,7 @@ from dtfm_node.engine import device_speed as measuring
 from dtfm_node.engine.device_speed import layer_seconds, measure, measuring_flop, product_flops
 from dtfm_node.engine.runtime import Runtime
 from dtfm_node.engine.weight_gradients import Pending, accumulate
-from dtfm_protocol.job.job_file import Model, OptimizerName, Precision
+from dtfm_protocol.job.job_file import Model, OptimizerName, Precision, Training
 from dtfm_protocol.model.model_config import resolve_config
 from dtfm_protocol.model.single_layer import build_layer
 from dtfm_protocol.view.view import LayerSeconds
@@ -24,6 +24,11 @@ CONFIGS = {
     name: resolve_config(Model.model_validate({"architecture": name} | SMALL | fields), 61, 16)
     for name, fields in {"llama": {"num_key_value_heads": 2, "intermediate_size": 48}, "gpt2": {}}.items()
 }
+
+
+def training(micro_batch: int, sequence_length: int, **keys: object) -> Training:
+    values = {"steps": 1, "global_batch": micro_batch, "micro_batch": micro_batch, "learning_rate": 1e-3}
+    return Training.model_validate(values | {"sequence_length": sequence_length} | keys)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -38,7 +43,7 @@ def one_thread() -> Iterator[None]:
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("architecture", CONFIGS)
 def test_every_part_of_a_layers_work_is_measured(architecture: str, precision: Precision) -> None:
-    found = layer_seconds(CONFIGS[architecture], precision, 2, 16, CPU)
+    found = layer_seconds(CONFIGS[architecture], training(2, 16, precision=precision), CPU)
     assert found.forward > 0
     assert found.weight is not None
     assert 0 < found.weight < found.backward
@@ -48,7 +53,7 @@ def test_every_part_of_a_layers_work_is_measured(architecture: str, precision: P
 
 @pytest.mark.parametrize("optimizer", ["adamw", "adamw-8bit", "sgd"])
 def test_a_layer_is_measured_as_the_job_keeps_it(optimizer: OptimizerName) -> None:
-    found = layer_seconds(CONFIGS["llama"], "fp32", 2, 16, CPU, optimizer=optimizer, weights="bf16")
+    found = layer_seconds(CONFIGS["llama"], training(2, 16, optimizer=optimizer, weights="bf16"), CPU)
     assert found.weight is not None
     assert 0 < found.weight < found.backward
     assert found.optimizer is not None
@@ -63,7 +68,7 @@ def test_the_warm_up_is_left_out_and_of_the_rest_the_median_counts(monkeypatch: 
         return next(clock), action()
 
     monkeypatch.setattr(measuring, "_timed", timed)
-    found = layer_seconds(CONFIGS["llama"], "fp32", 1, 8, CPU)
+    found = layer_seconds(CONFIGS["llama"], training(1, 8), CPU)
     assert (found.forward, found.backward, found.weight, found.optimizer) == (2.0, 20.0 + 300.0, 300.0, 2000.0)
     assert next(clock, None) is None
 
@@ -77,23 +82,38 @@ def test_the_weight_part_is_that_of_all_matrices(architecture: str, monkeypatch:
         accumulate(pending)
 
     monkeypatch.setattr(measuring, "accumulate", noted)
-    layer_seconds(CONFIGS[architecture], "fp32", 1, 8, CPU)
+    layer_seconds(CONFIGS[architecture], training(1, 8), CPU)
     layer = build_layer(CONFIGS[architecture], CPU)
     matrices = {p.numel() for p in layer.parameters() if p.ndim == 2}
     assert taken == matrices
     assert len(matrices) > 1
 
 
+def test_of_a_job_that_trains_adapters_no_other_gradients_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: set[tuple[int, ...]] = set()
+
+    def noted(pending: Pending) -> None:
+        taken.add(tuple(pending[0].shape))
+        accumulate(pending)
+
+    monkeypatch.setattr(measuring, "accumulate", noted)
+    lora = training(1, 8, method="lora", lora={"r": 3, "target_modules": ["q_proj", "down_proj"]})
+    found = layer_seconds(CONFIGS["llama"], lora, CPU)
+    assert taken == {(3, 32), (32, 3), (3, 48)}
+    assert found.weight is not None
+    assert 0 < found.weight < found.backward
+
+
 def test_a_compiled_layer_is_not_taken_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled: list[nn.Module] = []
     monkeypatch.setattr(nn.Module, "compile", lambda module: compiled.append(module))
     monkeypatch.setattr(measuring, "accumulate", lambda pending: pytest.fail("a product was taken apart"))
-    layer_seconds(CONFIGS["llama"], "fp32", 1, 8, CPU, compiled=True)
+    layer_seconds(CONFIGS["llama"], training(1, 8), CPU, compiled=True)
     assert len(compiled) == 1
 
 
 def test_a_device_is_measured_in_every_precision() -> None:
-    found = measure(CONFIGS["llama"], "fp32", 1, 8, CPU)
+    found = measure(CONFIGS["llama"], training(1, 8), CPU)
     assert found.flops.keys() == {"fp32", "bf16"}
     assert min(found.flops.values()) > 1e6
     assert found.memory_bytes > 1 << 20

@@ -10,8 +10,9 @@ from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.job_file import Model, Training
 from dtfm_protocol.model.frozen_parameters import check_frozen, frozen_names, frozen_sizes
 from dtfm_protocol.model.model_config import resolve_config
-from dtfm_protocol.model.model_sizes import model_sizes, smallest_stage_bytes
+from dtfm_protocol.model.model_sizes import model_sizes
 from dtfm_protocol.model.stage import build_stage
+from dtfm_protocol.model.stage_demand import smallest_stage_bytes
 
 SMALL = {"hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4}
 MODELS = {"llama": {"intermediate_size": 96, "num_key_value_heads": 2}, "gpt2": {}}
@@ -61,8 +62,8 @@ def test_they_are_counted_by_stage(architecture: str, tied: bool) -> None:
 def test_a_frozen_layer_takes_its_weights_alone() -> None:
     config = config_of("llama")
     layer = model_sizes(config).layer_parameters[1]
-    whole = smallest_stage_bytes(config, 2, 16, "fp32")
-    frozen = smallest_stage_bytes(config, 2, 16, "fp32", frozen=frozen_sizes(config, training((0, 3))))
+    whole = smallest_stage_bytes(config, training())
+    frozen = smallest_stage_bytes(config, training((0, 3)))
     assert whole - frozen == (16 - 4) * layer
 
 

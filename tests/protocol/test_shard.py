@@ -1,6 +1,8 @@
 """Tensors as bytes in a checkpoint, and what is refused of them."""
 
 import json
+import mmap
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -47,6 +49,18 @@ def test_a_shard_is_a_safetensors_file_and_equal_tensors_give_equal_bytes() -> N
     read = load(data)
     assert read.keys() == tensors().keys()
     assert all(torch.equal(read[key], value) for key, value in tensors().items())
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="no /proc")
+def test_a_mapped_file_that_was_described_takes_no_memory_of_the_process(tmp_path: Path) -> None:
+    path, values = tmp_path / NAME, {f"weight/{name}": torch.ones(1 << 22) for name in "abc"}
+    path.write_bytes(encode_shard(values))
+    with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        assert describe_shard(NAME, data) == describe_shard(NAME, path.read_bytes())
+        lines = Path("/proc/self/smaps").read_text().splitlines()
+        at = next(number for number, line in enumerate(lines) if line.endswith(str(path)))
+        resident = next(line for line in lines[at:] if line.startswith("Rss:"))
+        assert int(resident.split()[1]) < 1024  # kB, of 48 MiB
 
 
 def test_each_tensor_is_found_by_its_offset_and_comes_back_exactly() -> None:

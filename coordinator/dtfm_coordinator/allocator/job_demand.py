@@ -29,13 +29,12 @@ def requirements(config: dict[str, Any], training: Training) -> ModelDemand:
     UserError: no model can be built by the config.
     """
     from dtfm_protocol.model.frozen_parameters import frozen_sizes
-    from dtfm_protocol.model.model_sizes import activation_bytes, model_sizes
+    from dtfm_protocol.model.model_sizes import kept_activations, model_sizes
 
     sizes, frozen = model_sizes(config), frozen_sizes(config, training)
     shape = training.micro_batch, training.sequence_length, training.precision
-    kept = activation_bytes(config, *shape, training.weights)
     tokens = training.micro_batch * training.sequence_length
-    per_layer = sum(sizes.layer_parameters) / sizes.layers
+    per_layer = (sum(sizes.layer_parameters) + sum(frozen.adapters)) / sizes.layers
     return ModelDemand(
         layer_parameters=tuple(map(add, sizes.layer_parameters, frozen.adapters)),
         embedding_parameters=sizes.embedding_parameters,
@@ -45,7 +44,7 @@ def requirements(config: dict[str, Any], training: Training) -> ModelDemand:
         frozen_embedding_parameters=frozen.embedding,
         frozen_head_parameters=frozen.head,
         message_values=tokens * sizes.hidden_size,
-        layer_activation_bytes=kept,
+        layer_activation_bytes=kept_activations(config, training),
         head_bytes=sizes.logits_bytes(*shape),
         logits_gradient_bytes=sizes.logits_gradient_bytes(*shape),
         head_layers=sizes.head_layers,

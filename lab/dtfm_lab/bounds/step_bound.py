@@ -49,9 +49,15 @@ def _speeds(problem: Problem) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     return speeds
 
 
+def _whole_layers(problem: Problem) -> float:
+    """Return the number of layers, the head counted in layers, whose backward is whole; the little that others take is
+    left out, for this is a bound."""
+    return float(problem.trained_before[-1]) + problem.head_weight_layers
+
+
 def _alone(problem: Problem) -> float:
     """Return the bound in seconds of a step with one stage, on the best number of peers."""
-    work = problem.micro_batches * (problem.layers + problem.head_layers)
+    work = problem.micro_batches * _whole_layers(problem)
     speeds = np.cumsum(_speeds(problem))[: problem.micro_batches]
     count = np.arange(1, len(speeds) + 1)
     beta = problem.beta[np.isfinite(problem.beta) & (problem.beta > 0)]
@@ -73,12 +79,12 @@ def _pipelined(problem: Problem, stages: int) -> float:
     rate = np.minimum(problem.uplink, usable.sum(axis=1))
     message = problem.message_bytes / float(usable.max()) if usable.any() else np.inf
     way = problem.forward + problem.backward - (problem.weight if problem.schedule == ZERO_BUBBLE else 0.0)
-    path = (problem.layers + problem.head_layers) * float(way.min())
+    path = _whole_layers(problem) * float(way.min())
     path += 2 * (stages - 1) * (message + _least_delay(problem))
     least_message = min(problem.ahead_bytes, problem.back_bytes)
     speeds, micro_batches = 1.0 / (problem.forward + problem.backward), problem.micro_batches
     deepest = problem.layers - stages + 1 + problem.head_layers
-    work = micro_batches * (problem.layers + problem.head_layers)
+    work = micro_batches * _whole_layers(problem)
 
     def enough(seconds: float) -> bool:
         served = np.minimum(float(micro_batches), seconds * rate / least_message)

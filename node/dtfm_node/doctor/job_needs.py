@@ -38,14 +38,10 @@ async def need_of(job: ResolvedJob) -> Need:
 
 def work_out(job: ResolvedJob) -> Need:
     """Return the needs of the least demanding stage; the model's skeleton, without weights, is built for it."""
-    from dtfm_protocol.model.frozen_parameters import frozen_sizes
-    from dtfm_protocol.model.model_sizes import smallest_stage_bytes
+    from dtfm_protocol.model.stage_demand import smallest_stage_bytes
 
-    training = job.training
     try:
-        shape = training.micro_batch, training.sequence_length, training.precision
-        frozen = frozen_sizes(job.config, training)
-        stage = smallest_stage_bytes(job.config, *shape, training.optimizer, training.weights, frozen)
+        stage = smallest_stage_bytes(job.config, job.training)
     except UserError as error:
         return Need(fault=str(error))
     return Need(stage, corpus_bytes(job.corpus))

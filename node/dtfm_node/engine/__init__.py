@@ -21,6 +21,7 @@
 - `failure_detector`: decides from measured times when a peer that is silent, or busy with one thing, counts as gone
   (pure)
 - `final_groups`: which groups of a stage's gradients are final: known while the last micro-batch's backward still runs
+- `fitting_layers`: the layers of a job that fit into a device's memory, and how long they take there
 - `flat_gradients`: the gradients of a stage in flat buffers: what buckets are runs of
 - `frame_seals`: seals on reduced parts: their owner's signature over which part it is, the hash of its bytes, and its
   squares

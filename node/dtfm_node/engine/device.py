@@ -55,6 +55,12 @@ def free_memory(device: torch.device) -> int:
     return int(psutil.virtual_memory().available)
 
 
+def program_bytes(device: torch.device) -> int:
+    """Return the bytes of the processor's memory that this process takes now: of Python, torch and other libraries,
+    as long as there is no model. Of a GPU's memory this is not known: 0 there; what is free there is without it."""
+    return int(psutil.Process().memory_info().rss) if device.type == "cpu" else 0
+
+
 def release_memory(device: torch.device) -> None:
     """Give the memory back to the device's other programs that torch keeps for later."""
     gc.collect()

@@ -74,7 +74,8 @@ async def measure_profile(
 
 
 def offered_bytes(device: torch.device, memory_gb: float | None) -> float:
-    """Return the bytes of memory that a node offers: what is free on its device, or what its owner allows of that."""
+    """Return the bytes of memory that a node offers: what is free on its device, or what its owner allows of that. What
+    the program itself takes is not among them."""
     free = float(free_memory(device))
     return free if memory_gb is None else max(1.0, min(free, memory_gb * GB))
 
@@ -96,7 +97,6 @@ def _speed(job: ResolvedJob, device: torch.device, compiled: bool, fits: bool) -
     speed = flops[training.precision]
     seconds = measuring_flop(job.config, training.micro_batch, training.sequence_length) / speed
     if fits and seconds <= MEASURING_SECONDS:
-        shape = training.precision, training.micro_batch, training.sequence_length
-        return measure(job.config, *shape, device, compiled, flops, training.optimizer, training.weights)
+        return measure(job.config, training, device, compiled, flops)
     layer = paced_layer(job.config, training, speed, LayerSeconds(forward=1.0, backward=1.0))
     return DeviceSpeed(flops, layer, free_memory(device))

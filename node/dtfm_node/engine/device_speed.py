@@ -11,12 +11,10 @@ import torch
 
 from dtfm_node.engine.bf16_weights import keep_in_bf16
 from dtfm_node.engine.device import autocast, free_memory, synchronise
-from dtfm_node.engine.elementwise_update import UpdateSettings
 from dtfm_node.engine.layers import compile_layers
-from dtfm_node.engine.optimizers import OPTIMIZERS
+from dtfm_node.engine.optimizers import optimizer_of
 from dtfm_node.engine.weight_gradients import WeightGradients, accumulate
-from dtfm_protocol.checkpoint.state_slots import state_table
-from dtfm_protocol.job.job_file import OptimizerName, Precision, WeightsName
+from dtfm_protocol.job.job_file import Precision, Training
 from dtfm_protocol.model.model_sizes import model_sizes
 from dtfm_protocol.model.single_layer import build_layer
 from dtfm_protocol.view.view import LayerSeconds
@@ -38,23 +36,19 @@ class DeviceSpeed:
 
 def measure(
     config: dict[str, Any],
-    precision: Precision,
-    micro_batch: int,
-    sequence_length: int,
+    training: Training,
     device: torch.device,
     compiled: bool = False,
     flops: dict[Precision, float] | None = None,
-    optimizer: OptimizerName = "adamw",
-    weights: WeightsName = "fp32",
 ) -> DeviceSpeed:
-    """Measure `device` on one decoder layer of `config` with inputs of shape [micro_batch, sequence_length, hidden].
+    """Measure `device` on one decoder layer of `config`, trained on one micro-batch as `training` has it.
 
     Args:
         flops: what `product_speeds` has found; None: it is asked.
     """
     return DeviceSpeed(
         product_speeds(device) if flops is None else flops,
-        layer_seconds(config, precision, micro_batch, sequence_length, device, compiled, optimizer, weights),
+        layer_seconds(config, training, device, compiled),
         free_memory(device),
     )
 
@@ -87,23 +81,17 @@ def product_flops(dtype: torch.dtype, device: torch.device, seconds: float = _PR
 
 
 def layer_seconds(
-    config: dict[str, Any],
-    precision: Precision,
-    micro_batch: int,
-    sequence_length: int,
-    device: torch.device,
-    compiled: bool = False,
-    optimizer: OptimizerName = "adamw",
-    weights: WeightsName = "fp32",
+    config: dict[str, Any], training: Training, device: torch.device, compiled: bool = False
 ) -> LayerSeconds:
     """Return median seconds of one decoder layer on one micro-batch, and of its optimizer step, after a warm-up.
 
     The layer runs as in the engine: gradients of matrices are taken apart from the rest of the backward, unless it is
-    compiled.
+    compiled. Of a job that trains adapters alone the layer has those, and no other gradients.
     """
-    layer = build_layer(config, device)
-    parameters = dict(layer.named_parameters())
-    if weights == "bf16":
+    is_adapted = training.method == "lora"
+    layer = build_layer(config, device, training.lora if is_adapted else None)
+    parameters = {name: value for name, value in layer.named_state().items() if value.requires_grad}
+    if training.weights == "bf16":
         compiled = False  # as in the engine
         keep_in_bf16(layer, own_products=True)
     for parameter in parameters.values():
@@ -111,12 +99,12 @@ def layer_seconds(
     matrices = WeightGradients([] if compiled else layer.modules())
     if compiled:
         compile_layers(layer)
-    update = OPTIMIZERS[optimizer](parameters, UpdateSettings(weight_decay=0.1), state_table(optimizer, weights))
+    update = optimizer_of(training, parameters)
     hidden = model_sizes(config).hidden_size
-    x = torch.ones(micro_batch, sequence_length, hidden, device=device).mul_(0.1).requires_grad_()
+    x = torch.ones(training.micro_batch, training.sequence_length, hidden, device=device).mul_(0.1).requires_grad_()
     forwards, inputs, matrix_gradients, updates = [], [], [], []
     for _ in range(1 + _REPEATS):
-        with autocast(device, precision):
+        with autocast(device, training.precision):
             output: torch.Tensor
             seconds, output = _timed(lambda: layer(x), device)
         forwards.append(seconds)

@@ -8,16 +8,15 @@ from dataclasses import asdict, dataclass
 from pydantic import ValidationError
 
 from dtfm_protocol.bounds import Count, Text
-from dtfm_protocol.checkpoint.state_slots import state_table
 from dtfm_protocol.checkpoint.transfers import SHARD_LIMIT
 from dtfm_protocol.data.sample_shards import target_bytes
 from dtfm_protocol.data.token_shards import shard_bytes
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.job_limits import check_limits
 from dtfm_protocol.job.resolved_job import ResolvedJob
-from dtfm_protocol.model.frozen_parameters import check_frozen, frozen_sizes
-from dtfm_protocol.model.memory_model import BOUNDARY_BYTES_PER_VALUE, stage_bytes
-from dtfm_protocol.model.model_sizes import activation_bytes, model_sizes, smallest_stage_bytes
+from dtfm_protocol.model.frozen_parameters import check_frozen
+from dtfm_protocol.model.single_layer import layer_bytes
+from dtfm_protocol.model.stage_demand import smallest_stage_bytes
 from dtfm_protocol.process.confined_process import ConfinedProcess
 from dtfm_protocol.process.timeouts import TIMEOUTS
 from dtfm_protocol.schema import Schema
@@ -70,21 +69,8 @@ def survey(job: ResolvedJob) -> JobSurvey:
     Raises:
         UserError: the architecture cannot be built or cut.
     """
-    training, sizes = job.training, model_sizes(job.config)
-    shape = training.micro_batch, training.sequence_length, training.precision
-    measuring = stage_bytes(
-        sizes.layer_parameters[sizes.layers // 2],
-        layers=1,
-        stages=2,
-        in_flight=1,
-        parameter_bytes=state_table(training.optimizer, training.weights).parameter_bytes,
-        activation_bytes=activation_bytes(job.config, *shape, training.weights),
-        boundary_bytes=BOUNDARY_BYTES_PER_VALUE * training.micro_batch * training.sequence_length * sizes.hidden_size,
-    )
-    check_frozen(job.config, training)
-    frozen = frozen_sizes(job.config, training)
-    smallest = smallest_stage_bytes(job.config, *shape, training.optimizer, training.weights, frozen)
-    return JobSurvey(smallest, measuring)
+    check_frozen(job.config, job.training)
+    return JobSurvey(smallest_stage_bytes(job.config, job.training), layer_bytes(job.config, job.training))
 
 
 def answer(data: bytes) -> bytes:

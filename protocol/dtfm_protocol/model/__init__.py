@@ -24,7 +24,9 @@
   refused
 - `stage`: a stage: embedding, decoder layers `[first, end)`, final norm and head, taken out of the whole model's
   skeleton
-- `stage_demand`: the demand of a plan on the memory of one of its peers, by the rule that the allocator plans with
+- `stage_compute`: the compute of a stage, counted in decoder layers: what a micro-batch takes there, of which some
+  may not be trained
+- `stage_demand`: the demand on the memory of whoever trains a stage of a job, by the rule that the allocator plans with
 - `tied_embeddings`: the parameters that first and last stage share: those of tied embeddings
 - `tiny_model`: the tiny model: the same architecture at a size that costs nothing, for what it does shows at any size
 - `whole_model`: the whole model: built for real, where it is tiny, or as a skeleton that takes no memory

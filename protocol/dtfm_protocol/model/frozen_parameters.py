@@ -8,12 +8,12 @@ weights, the checkpoint of step 0.
 import functools
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from dtfm_protocol.errors import UserError
-from dtfm_protocol.job.job_file import Training
+from dtfm_protocol.job.job_file import Lora, MethodName, Training
 from dtfm_protocol.model.architecture_probe import anatomy
 from dtfm_protocol.model.lora import ADAPTED, adapter_shapes
 from dtfm_protocol.model.whole_model import build_skeleton
@@ -47,6 +47,11 @@ class FrozenSizes:
         """Count the parameters of adapters that it holds."""
         return sum(self.adapters[first:end])
 
+    def trained_layers(self, whole: Sequence[int]) -> tuple[bool, ...]:
+        """Return whether anything is trained of each layer; of the model itself they have `whole` parameters."""
+        every = zip(whole, self.layers, self.adapters, strict=True)
+        return tuple(size > frozen or adapters > 0 for size, frozen, adapters in every)
+
 
 def frozen_names(config: dict[str, Any], training: Training) -> frozenset[str]:
     """Return the names, in the whole model, of the parameters that a job leaves as they begin.
@@ -77,8 +82,23 @@ def frozen_sizes(config: dict[str, Any], training: Training) -> FrozenSizes:
     Raises:
         UserError: targets of "lora" are none of the model.
     """
+    method = {key: getattr(training, key) for key in ("method", "layers", "lora")}
+    return _frozen_sizes(json.dumps(config, sort_keys=True), _Part(**method))
+
+
+class _Part(NamedTuple):
+    """What a job trains of a model, as `Training` has it."""
+
+    method: MethodName
+    layers: tuple[int, int] | None
+    lora: Lora
+
+
+@functools.lru_cache(maxsize=64)
+def _frozen_sizes(text: str, part: _Part) -> FrozenSizes:
+    config = json.loads(text)
     parts, whole = anatomy(config), build_skeleton(config)
-    names = frozen_names(config, training)
+    names = frozenset() if part.method == "full" else _frozen(text, part.layers)
     frozen = {id(one): one.numel() for name, one in whole.named_parameters() if name in names}
     before, after = (
         {id(one) for name in side for one in whole.get_submodule(name).parameters(recurse=False)}
@@ -86,8 +106,8 @@ def frozen_sizes(config: dict[str, Any], training: Training) -> FrozenSizes:
     )
     layers = [[id(one) for one in layer.parameters()] for layer in whole.get_submodule(parts.layers).children()]
     prefix, adapters = f"{ADAPTED}{parts.layers}.", [0] * len(layers)
-    if training.method == "lora":
-        for name, (rows, columns) in adapter_shapes(config, training.lora).items():
+    if part.method == "lora":
+        for name, (rows, columns) in adapter_shapes(config, part.lora).items():
             adapters[int(name.removeprefix(prefix).partition(".")[0])] += rows * columns
     return FrozenSizes(
         tuple(_count(frozen, layer) for layer in layers),

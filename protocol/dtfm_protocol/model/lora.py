@@ -33,14 +33,20 @@ class LoraMatrix(nn.Module):
         super().__init__()
         inner, outer, _ = _Target.of(base)
         self.base_layer = base
-        self.lora_A = nn.utils.skip_init(nn.Linear, inner, lora.r, bias=False, device=device)
-        self.lora_B = nn.utils.skip_init(nn.Linear, lora.r, outer, bias=False, device=device)
+        self.lora_A, self.lora_B = _empty(inner, lora.r, device), _empty(lora.r, outer, device)
         self.scaling = lora.scaling
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Compute `[..., out]` of `[..., in]`."""
         y: torch.Tensor = self.base_layer(x) + self.lora_B(self.lora_A(x)) * self.scaling
         return y
+
+
+def _empty(inner: int, outer: int, device: torch.device) -> Any:
+    """Return a product with a matrix without values yet. (`skip_init` does not take fake tensors.)"""
+    made = nn.Linear(inner, outer, bias=False, device="meta")
+    made.weight = nn.Parameter(torch.empty(outer, inner, device=device))
+    return made
 
 
 def adapter_shapes(config: dict[str, Any], lora: Lora) -> dict[str, tuple[int, int]]:

@@ -4,15 +4,25 @@
 they call nothing and work on numbers alone, so that it can compile these very functions.
 """
 
+from dtfm_protocol.checkpoint.state_slots import WEIGHT, StateTable
+from dtfm_protocol.job.job_file import Precision
+
 FEEDBACK_BYTES_PER_PARAMETER = 4
 """Bytes of what int8 left out of a parameter's gradient in the last all-reduce, in fp32."""
 FROZEN_BYTES_PER_PARAMETER = 4
 """Bytes of a parameter that is not trained: its fp32 weight, and nothing beside it."""
+COPY_BYTES_PER_PARAMETER = 2
+"""Bytes of what products in bf16 take of a parameter that is kept in fp32: a copy of it, made once a step."""
 BOUNDARY_BYTES_PER_VALUE = 4
 """Bytes of a value of the activations between two layers, or of their gradients: the residual stream is fp32 in either
 precision."""
 MESSAGES_RECEIVED_AHEAD = 2
 """Boundary messages for which a peer of more than one stage has room beside those in flight."""
+
+
+def makes_copies(precision: Precision, table: StateTable) -> bool:
+    """Whether products take copies of parameters, which are kept by `table`, in a narrower type."""
+    return precision == "bf16" and table.of_key(WEIGHT).dtype == "F32"
 
 
 def layer_kept_bytes(
@@ -43,6 +53,7 @@ def stage_bytes(
     feedback: bool = False,
     head_bytes: int = 0,
     frozen: int = 0,
+    copied: int = 0,
 ) -> int:
     """Return the bytes that a peer needs to train a stage of `parameters` and `layers`, one of `stages` (2 stands for
     more).
@@ -58,9 +69,11 @@ def stage_bytes(
         feedback: whether its gradients are reduced in int8, whose error it keeps.
         head_bytes: bytes that the head takes beside its parameters, on the last stage.
         frozen: how many of the parameters are not trained.
+        copied: of how many of the parameters products take a copy in bf16 (`makes_copies`).
     """
     parameter = parameter_bytes + (FEEDBACK_BYTES_PER_PARAMETER if feedback else 0)
     held = int(parameter * (parameters - frozen)) + FROZEN_BYTES_PER_PARAMETER * frozen + head_bytes
+    held += COPY_BYTES_PER_PARAMETER * copied
     held += int(layers * layer_kept_bytes(in_flight, waiting, activation_bytes, boundary_bytes, recompute))
     held += int(messages_bytes(boundary_bytes, stages))
     return held + activation_bytes if recompute else held

@@ -12,11 +12,9 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from dtfm_protocol.checkpoint.state_slots import state_table
-from dtfm_protocol.job.job_file import OptimizerName, Precision, WeightsName
+from dtfm_protocol.job.job_file import Lora, Precision, Training, WeightsName
 from dtfm_protocol.model.architecture_probe import anatomy
-from dtfm_protocol.model.frozen_parameters import FrozenSizes
-from dtfm_protocol.model.memory_model import BOUNDARY_BYTES_PER_VALUE, stage_bytes
+from dtfm_protocol.model.lora import MATRICES, adapter_shapes
 from dtfm_protocol.model.model_config import build_config
 from dtfm_protocol.model.stage import build_stage
 from dtfm_protocol.model.tiny_model import with_layers
@@ -67,6 +65,10 @@ class ModelSizes:
             held += self.head_parameters
         return held - (self.tied_parameters if first == 0 and end == self.layers else 0)
 
+    def product_parameters(self, first: int, end: int) -> int:
+        """Count those of them that products take, and no table: of the layers and the head."""
+        return sum(self.layer_parameters[first:end]) + (self.head_parameters if end == self.layers else 0)
+
     def logits_bytes(self, batch: int, sequence: int, precision: Precision) -> int:
         """Return the bytes that the loss of one micro-batch takes on the last stage, at its peak in the backward.
 
@@ -90,7 +92,7 @@ def model_sizes(config: dict[str, Any]) -> ModelSizes:
     return _model_sizes(json.dumps(config, sort_keys=True))
 
 
-@functools.lru_cache(maxsize=16)
+@functools.lru_cache(maxsize=64)
 def _model_sizes(text: str) -> ModelSizes:
     config = json.loads(text)
     parts, whole = anatomy(config), build_skeleton(config)
@@ -107,47 +109,16 @@ def _model_sizes(text: str) -> ModelSizes:
     )
 
 
-def smallest_stage_bytes(
-    config: dict[str, Any],
-    batch: int,
-    sequence: int,
-    precision: Precision,
-    optimizer: OptimizerName = "adamw",
-    weights: WeightsName = "fp32",
-    frozen: FrozenSizes | None = None,
+@functools.lru_cache(maxsize=256)
+def _activation_bytes(
+    text: str, batch: int, sequence: int, precision: Precision, weights: WeightsName, lora: str
 ) -> int:
-    """Return the bytes of the least demanding stage: one layer, with one micro-batch `[batch, sequence]` in flight.
-
-    Args:
-        frozen: what of the model is not trained, and what is beside it; None: all is trained.
-    """
-    sizes = model_sizes(config)
-    kept = activation_bytes(config, batch, sequence, precision, weights)
-    logits = sizes.logits_bytes(batch, sequence, precision)
-    return min(
-        stage_bytes(
-            sizes.stage_parameters(layer, layer + 1) + (frozen.added_to(layer, layer + 1) if frozen is not None else 0),
-            layers=1,
-            stages=sizes.layers,
-            in_flight=1,
-            parameter_bytes=state_table(optimizer, weights).parameter_bytes,
-            activation_bytes=kept,
-            boundary_bytes=BOUNDARY_BYTES_PER_VALUE * batch * sequence * sizes.hidden_size,
-            head_bytes=logits if layer == sizes.layers - 1 else 0,
-            frozen=frozen.of_stage(layer, layer + 1) if frozen is not None else 0,
-        )
-        for layer in range(sizes.layers)
-    )
-
-
-@functools.lru_cache(maxsize=64)
-def _activation_bytes(text: str, batch: int, sequence: int, precision: Precision, weights: WeightsName) -> int:
-    config = json.loads(text)
+    config, adapters = json.loads(text), Lora.model_validate_json(lora) if lora else None
     built = build_config(config)
     chosen = getattr(built, "num_experts_per_tok", None) or 0
     if not chosen:  # a fake token chooses no expert
         try:
-            one, two = (_saved_bytes(config, count, batch, sequence, precision, weights) for count in (1, 2))
+            one, two = (_saved_bytes(config, count, batch, sequence, precision, weights, adapters) for count in (1, 2))
         except BUILD_ERRORS:
             pass
         else:
@@ -165,32 +136,55 @@ def activation_bytes(
     sequence: int,
     precision: Precision = "fp32",
     weights: WeightsName = "fp32",
+    lora: Lora | None = None,
 ) -> int:
     """Estimate the bytes that one decoder layer keeps for the backward of one micro-batch.
 
     Read off the architecture itself: a middle layer runs on fake tensors `[batch, sequence, hidden]`, which have shapes
     and no memory, and autograd is asked what it would save. The difference between two layers and one leaves out what
-    layers share (masks, rotary tables). In bf16 the copies of the weights that autocast makes for each micro-batch are
-    counted, where weights are not kept in that. Kernels that repeat grouped key-value heads may keep a little less than
-    is said here. Where an architecture does not run on fake tensors (experts, whose choice depends on the data), a
-    closed form is used.
+    layers share (masks, rotary tables). The copies of matrices that products in bf16 take are left out: a stage makes
+    each once a step, and not for every micro-batch (`memory_model.copied_bytes`). Kernels that repeat grouped key-value
+    heads may keep a little less than is said here. Where an architecture does not run on fake tensors (experts, whose
+    choice depends on the data), a closed form is used.
+
+    Args:
+        lora: adapters, if they are what is trained: the input of a matrix that is not trained is not kept.
     """
-    return _activation_bytes(json.dumps(config, sort_keys=True), batch, sequence, precision, weights)
+    said = "" if lora is None else lora.model_dump_json()
+    return _activation_bytes(json.dumps(config, sort_keys=True), batch, sequence, precision, weights, said)
+
+
+def kept_activations(config: dict[str, Any], training: Training) -> int:
+    """Return `activation_bytes` of a job. A layer that is not trained at all is taken to keep as much as others."""
+    shape = training.micro_batch, training.sequence_length, training.precision
+    return activation_bytes(config, *shape, training.weights, training.lora if training.method == "lora" else None)
 
 
 def _saved_bytes(
-    config: dict[str, Any], count: int, batch: int, sequence: int, precision: Precision, weights: WeightsName
+    config: dict[str, Any],
+    count: int,
+    batch: int,
+    sequence: int,
+    precision: Precision,
+    weights: WeightsName,
+    lora: Lora | None,
 ) -> int:
     """Return the bytes that autograd saves for a stage of `count` copies of the middle layer, without parameters."""
     middle = build_config(config).num_hidden_layers // 2
     config = with_layers(config, [middle] * (count + 2))
     anatomy(config)  # cached now: a donor must not be made of fake tensors
+    if lora is not None:
+        adapter_shapes(config, lora)  # as well
     saved: dict[int, torch.UntypedStorage] = {}
     cast: AbstractContextManager[Any] = torch.autocast("cpu", torch.bfloat16) if precision == "bf16" else nullcontext()
     with _quiet_fake_tensors():
         stage = build_stage(config, 1, 1 + count, torch.device("cpu"))
-        if precision == weights == "bf16":  # in fp32 a product widens what it needs of a matrix, and keeps none of it
-            _to_bf16(stage)
+        if lora is not None:
+            for parameter in stage.parameters():
+                parameter.requires_grad_(False)
+            stage.adapt(config, lora)
+        if precision == "bf16":  # in fp32 a product widens what it needs of a matrix, and keeps none of it
+            _to_bf16(stage, products_alone=weights == "fp32")
         own = {storage._cdata for storage in _storages(stage)}
 
         def keep(tensor: torch.Tensor) -> torch.Tensor:
@@ -205,11 +199,13 @@ def _saved_bytes(
     return sum(storage.nbytes() for storage in saved.values())
 
 
-def _to_bf16(module: nn.Module) -> None:
+def _to_bf16(module: nn.Module, *, products_alone: bool) -> None:
     # `Module.to` cannot change fake tensors.
     for inner in module.modules():
+        if products_alone and type(inner) not in MATRICES:
+            continue
         for name, parameter in inner.named_parameters(recurse=False):
-            setattr(inner, name, nn.Parameter(parameter.detach().to(torch.bfloat16)))
+            setattr(inner, name, nn.Parameter(parameter.detach().to(torch.bfloat16), parameter.requires_grad))
 
 
 @contextmanager

@@ -1,15 +1,90 @@
-"""Demand of a plan on the memory of one of its peers, by the rule that the allocator plans with."""
+"""The demand on the memory of whoever trains a stage of a job, by the rule that the allocator plans with."""
 
+from dataclasses import astuple, dataclass
 from typing import Any
 
-from dtfm_protocol.checkpoint.state_slots import state_table
+from dtfm_protocol.checkpoint.state_slots import WEIGHT, state_table
 from dtfm_protocol.job.job_file import Training
 from dtfm_protocol.model.frozen_parameters import frozen_sizes
-from dtfm_protocol.model.memory_model import BOUNDARY_BYTES_PER_VALUE, stage_bytes
-from dtfm_protocol.model.model_sizes import activation_bytes, model_sizes
+from dtfm_protocol.model.memory_model import (
+    BOUNDARY_BYTES_PER_VALUE,
+    COPY_BYTES_PER_PARAMETER,
+    FEEDBACK_BYTES_PER_PARAMETER,
+    FROZEN_BYTES_PER_PARAMETER,
+    layer_kept_bytes,
+    makes_copies,
+    messages_bytes,
+)
+from dtfm_protocol.model.model_sizes import kept_activations, model_sizes
+from dtfm_protocol.plan.peer_state import LayerRange
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.plan.schedule import actions_of, most_in_flight, most_waiting
 from dtfm_protocol.wire.codec_sizes import FED_BACK
+
+
+@dataclass(frozen=True)
+class StageDemand:
+    """The bytes that a peer needs to train a stage, by what they are for; in all what `stage_bytes` says."""
+
+    weights: int
+    """Weights that are trained."""
+    gradients: int
+    """Their gradients, and what a reduction in int8 keeps of its error."""
+    states: int
+    """The optimizer's own tensors."""
+    frozen: int
+    """Weights that are not trained."""
+    copies: int
+    """Copies of weights for products in bf16."""
+    activations: int
+    """What is kept between forward and backward, of all micro-batches in flight, and messages that have come ahead."""
+    head: int
+    """Logits, and what the loss takes."""
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return sum(astuple(self))
+
+
+def layers_demand(
+    config: dict[str, Any],
+    training: Training,
+    layers: LayerRange,
+    in_flight: int,
+    *,
+    waiting: int = 0,
+    recompute: bool = False,
+    feedback: bool = False,
+) -> StageDemand:
+    """Return what the stage of `layers` takes of a model of `config`; the other arguments are those of `stage_bytes`.
+
+    Raises:
+        UserError: the architecture cannot be cut, or has not what `training` names.
+    """
+    (first, end), sizes, frozen = layers, model_sizes(config), frozen_sizes(config, training)
+    batch, sequence, precision = training.micro_batch, training.sequence_length, training.precision
+    table, still = state_table(training.optimizer, training.weights), frozen.of_stage(first, end)
+    trained = sizes.stage_parameters(first, end) + frozen.added_to(first, end) - still
+    slots = {slot.name: slot.bytes for slot in table.slots}
+    moments = sum(slot.bytes for slot in table.moments)
+    copied = sizes.product_parameters(first, end) + frozen.added_to(first, end)
+    boundary = BOUNDARY_BYTES_PER_VALUE * batch * sequence * sizes.hidden_size
+    activation = kept_activations(config, training)
+    kept = (end - first) * layer_kept_bytes(in_flight, waiting, activation, boundary, recompute)
+    kept += messages_bytes(boundary, 1 if (first, end) == (0, sizes.layers) else 2) + (activation if recompute else 0)
+    head = sizes.logits_bytes(batch, sequence, precision)
+    head += waiting * sizes.logits_gradient_bytes(batch, sequence, precision)
+    beside = table.parameter_bytes - slots[WEIGHT] - moments + (FEEDBACK_BYTES_PER_PARAMETER if feedback else 0)
+    return StageDemand(
+        weights=int(slots[WEIGHT] * trained),
+        gradients=int(beside * trained),
+        states=int(moments * trained),
+        frozen=FROZEN_BYTES_PER_PARAMETER * still,
+        copies=COPY_BYTES_PER_PARAMETER * copied if makes_copies(precision, table) else 0,
+        activations=int(kept),
+        head=head if end == sizes.layers else 0,
+    )
 
 
 def stage_demand(config: dict[str, Any], training: Training, plan: Plan, peer: str) -> int:
@@ -21,22 +96,23 @@ def stage_demand(config: dict[str, Any], training: Training, plan: Plan, peer: s
     index, sizes = plan.stage_of(peer), model_sizes(config)
     if index is None or plan.layers != sizes.layers:
         raise ValueError(f"a plan of {plan.layers} layers for a model of {sizes.layers}, or without {peer}")
-    (first, end), actions = plan.stages[index], actions_of(plan, peer)
-    frozen = frozen_sizes(config, training)
-    shape = training.micro_batch, training.sequence_length, training.precision
-    waiting = most_waiting(actions)
-    head = sizes.logits_bytes(*shape) + waiting * sizes.logits_gradient_bytes(*shape)
-    return stage_bytes(
-        sizes.stage_parameters(first, end) + frozen.added_to(first, end),
-        end - first,
-        len(plan.stages),
+    actions = actions_of(plan, peer)
+    return layers_demand(
+        config,
+        training,
+        plan.stages[index],
         most_in_flight(actions),
-        parameter_bytes=state_table(training.optimizer, training.weights).parameter_bytes,
-        activation_bytes=activation_bytes(config, *shape, training.weights),
-        boundary_bytes=BOUNDARY_BYTES_PER_VALUE * training.micro_batch * training.sequence_length * sizes.hidden_size,
-        waiting=waiting,
+        waiting=most_waiting(actions),
         recompute=index in plan.recompute,
         feedback=plan.wire.gradients in FED_BACK and len(plan.replicas(index)) > 1,
-        head_bytes=head if end == sizes.layers else 0,
-        frozen=frozen.of_stage(first, end),
-    )
+    ).total
+
+
+def smallest_stage_bytes(config: dict[str, Any], training: Training) -> int:
+    """Return the bytes of the least demanding stage of a job: one layer, with one micro-batch in flight.
+
+    Raises:
+        UserError: the architecture cannot be cut, or has not what `training` names.
+    """
+    layers = model_sizes(config).layers
+    return min(layers_demand(config, training, (layer, layer + 1), 1).total for layer in range(layers))

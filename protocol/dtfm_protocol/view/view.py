@@ -49,7 +49,8 @@ LinkMatrix = Annotated[Matrix, PlainValidator(_matrix), PlainSerializer(rows)]
 
 
 class LayerSeconds(Schema):
-    """The measured seconds of one decoder layer of the job, on one micro-batch, in the job's precision."""
+    """The measured seconds of one decoder layer of the job, trained as the job has it, on one micro-batch, in the job's
+    precision."""
 
     forward: Amount
     """Seconds of the forward."""
@@ -58,7 +59,7 @@ class LayerSeconds(Schema):
     weight: Annotated[float, Field(ge=0, le=1e24)] | None = None
     """Seconds of `backward` that the gradients of the weights take; null where that was not measured."""
     optimizer: Annotated[float, Field(ge=0, le=1e24)] | None = None
-    """Seconds of AdamW on the layer's parameters, once a step; null where that was not measured."""
+    """Seconds of the optimizer on what is trained of the layer, once a step; null where that was not measured."""
 
     def times(self, factor: float) -> Self:
         """Return the seconds of a device that is `factor` times slower."""

@@ -8,7 +8,8 @@ from typing import NamedTuple
 from dtfm_protocol.checkpoint.state_slots import ADAMW, StateTable
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.job_file import Precision, Wire
-from dtfm_protocol.model.memory_model import BOUNDARY_BYTES_PER_VALUE, stage_bytes
+from dtfm_protocol.model.memory_model import BOUNDARY_BYTES_PER_VALUE, makes_copies, stage_bytes
+from dtfm_protocol.model.stage_compute import stage_compute
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.plan.schedule import most_in_flight, most_waiting, orders
 from dtfm_protocol.view.view import LayerSeconds, NodeView
@@ -106,6 +107,41 @@ class ModelDemand:
         return tuple(whole - kept for whole, kept in zip(self.layer_parameters, frozen, strict=True))
 
     @property
+    def is_trained(self) -> tuple[bool, ...]:
+        """Whether anything of each decoder layer is trained."""
+        return tuple(count > 0 for count in self.trained_layer_parameters)
+
+    @property
+    def is_embedding_trained(self) -> bool:
+        """Whether anything of what comes before the layers is trained."""
+        return self.frozen_embedding_parameters < self.embedding_parameters
+
+    @property
+    def is_head_trained(self) -> bool:
+        """Whether anything of what follows the layers is trained."""
+        return self.frozen_head_parameters < self.head_parameters
+
+    @property
+    def measured_parameters(self) -> float:
+        """Number of parameters that are trained of a layer of which any are, the mean: what peers measure is one."""
+        counts = [count for count in self.trained_layer_parameters if count]
+        return sum(counts) / len(counts) if counts else 0.0
+
+    @property
+    def weight_share(self) -> float:
+        """Products for the gradients of such a layer's weights, as a part of those of its forward."""
+        measured = [
+            whole for whole, is_trained in zip(self.layer_parameters, self.is_trained, strict=True) if is_trained
+        ]
+        return self.measured_parameters * len(measured) / sum(measured) if measured else 0.0
+
+    def copied(self, first: int, end: int) -> int:
+        """Return the number of the `parameters` of which products take a copy in bf16: of the layers and the head."""
+        if not makes_copies(self.precision, self.table):
+            return 0
+        return sum(self.layer_parameters[first:end]) + (self.head_parameters if end == self.layers else 0)
+
+    @property
     def input_bytes(self) -> int:
         """Bytes of one micro-batch between two layers, and so of a message once it is decoded."""
         return BOUNDARY_BYTES_PER_VALUE * self.message_values
@@ -135,6 +171,7 @@ class ModelDemand:
             feedback=feedback,
             head_bytes=self.head_bytes + waiting * self.logits_gradient_bytes if end == self.layers else 0,
             frozen=self.frozen(first, end),
+            copied=self.copied(first, end),
         )
 
     def message_bytes(self, wire: Wire) -> tuple[int, int]:
@@ -164,12 +201,19 @@ class ModelDemand:
             split: whether the gradients of the weights are an action of their own.
             recompute: whether the backward begins with one more forward through the layers.
         """
-        layers = end - first + (self.head_layers if end == self.layers else 0.0)
-        weight = layers * layer.weight_part if split else 0.0
-        backward = layers * layer.backward - weight
-        return ActionSeconds(
-            layers * layer.forward, backward + (end - first) * layer.forward if recompute else backward, weight
+        compute = stage_compute(
+            first,
+            end,
+            self.is_trained,
+            self.head_layers,
+            embedding=self.is_embedding_trained,
+            head=self.is_head_trained,
         )
+        weight = compute.weight * layer.weight_part
+        backward = compute.through * (layer.backward - layer.weight_part) + (0.0 if split else weight)
+        if recompute:
+            backward += (end - first) * layer.forward
+        return ActionSeconds(compute.forward * layer.forward, backward, weight if split else 0.0)
 
 
 def layer_seconds(nodes: Sequence[NodeView], demand: ModelDemand) -> dict[str, LayerSeconds]:
@@ -177,7 +221,8 @@ def layer_seconds(nodes: Sequence[NodeView], demand: ModelDemand) -> dict[str, L
     measured.
 
     FLOP/s, those in the job's precision, become seconds by the median of the peers that have both figures, else by
-    `demand.layer_flops` with a backward of twice the forward. An optimizer step that was not measured takes as long as
+    `demand.layer_flops` with a backward that takes the forward's again, and for gradients of weights as much as
+    `demand.weight_share` says. An optimizer step that was not measured takes as long as
     the slowest measured, or nothing where none was.
 
     Raises:
@@ -188,10 +233,17 @@ def layer_seconds(nodes: Sequence[NodeView], demand: ModelDemand) -> dict[str, L
     both = [(flops, node.layer_seconds) for node in nodes if (flops := rates[node.id]) and node.layer_seconds]
     forward = median(flops * seconds.forward for flops, seconds in both) if both else demand.layer_flops
     backward = median(flops * seconds.backward for flops, seconds in both) if both else None
+    weight = median(flops * seconds.weight_part for flops, seconds in both) if both else None
+    share = demand.weight_share
     for node in nodes:
         flops = rates[node.id]
         if node.id not in known and flops and forward:
-            known[node.id] = LayerSeconds(forward=forward / flops, backward=(backward or 2 * forward) / flops)
+            gradients = share * forward if weight is None else weight
+            known[node.id] = LayerSeconds(
+                forward=forward / flops,
+                backward=(backward or (1.0 + share) * forward) / flops,
+                weight=gradients / flops if share < 1.0 else None,
+            )
     if not known:
         raise UserError(
             "no peer's speed is known: no node has layer_seconds, or flops that can be used; give at least one node "
@@ -219,7 +271,7 @@ def stage_seconds(plan: Plan, demand: ModelDemand, layers: Mapping[str, LayerSec
 
 def optimizer_seconds(plan: Plan, demand: ModelDemand, layers: Mapping[str, LayerSeconds]) -> dict[str, float]:
     """Return the seconds of the optimizer step of its stage on each peer of `plan`."""
-    each = sum(demand.layer_parameters) / demand.layers
+    each = demand.measured_parameters or 1.0
     return {
         peer: (layers[peer].optimizer or 0.0) * demand.trained(*layer_range) / each
         for stage, layer_range in enumerate(plan.stages)

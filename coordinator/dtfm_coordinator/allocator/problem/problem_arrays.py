@@ -10,7 +10,13 @@ import numpy.typing as npt
 from dtfm_coordinator.allocator.foundations.links import Links
 from dtfm_coordinator.allocator.problem.model_demand import ModelDemand
 from dtfm_protocol.job.job_file import ScheduleName, Wire
-from dtfm_protocol.model.memory_model import FEEDBACK_BYTES_PER_PARAMETER, FROZEN_BYTES_PER_PARAMETER
+from dtfm_protocol.model.memory_model import (
+    COPY_BYTES_PER_PARAMETER,
+    FEEDBACK_BYTES_PER_PARAMETER,
+    FROZEN_BYTES_PER_PARAMETER,
+    makes_copies,
+)
+from dtfm_protocol.model.stage_compute import untrained_prefix
 from dtfm_protocol.view.view import LayerSeconds
 from dtfm_protocol.wire.codec_sizes import BYTES_A_VALUE, FED_BACK
 
@@ -57,10 +63,20 @@ class Problem(NamedTuple):
     tied_gradients: float
     """Bytes of the head's gradients that are held once where one stage has both ends."""
     head_layers: float
+    trained_before: Floats
+    """Number of layers of which anything is trained before each, shape (layers + 1,)."""
+    untrained_prefix: int
+    """Number of layers before the first parameter that is trained: the first stage has no backward there."""
+    head_weight_layers: float
+    """Those of the `head_layers` whose gradients of weights are computed: all or none."""
     layer_parameters: float
     """Number of parameters of the largest layer that are trained."""
     embedding_parameters: float
     """Number of parameters of the embedding that are trained."""
+    copied_layer_bytes: float
+    """Bytes of the copies in bf16 of the largest layer's parameters."""
+    copied_head_bytes: float
+    """Bytes of the copies in bf16 of the head's parameters."""
     frozen_layer_bytes: float
     """Bytes of the parameters of the largest layer that are not trained."""
     frozen_embedding_bytes: float
@@ -110,7 +126,8 @@ def problem(
     width = BYTES_A_VALUE[wire.gradients]
     ahead_bytes, back_bytes = demand.message_bytes(wire)
     alpha, beta = links.pairs(peers, peers)
-    trained, frozen = _largest_layer(demand)
+    copied = COPY_BYTES_PER_PARAMETER if makes_copies(demand.precision, demand.table) else 0
+    trained, frozen = _largest_layer(demand, copied)
     return Problem(
         forward=np.array([one.forward for one in seconds]),
         backward=np.array([one.backward for one in seconds]),
@@ -127,13 +144,18 @@ def problem(
         ahead_bytes=float(ahead_bytes),
         back_bytes=float(back_bytes),
         gradient_before=np.array([0.0, *accumulate(width * count for count in demand.trained_layer_parameters)]),
-        whole_layer_gradients=width * sum(demand.layer_parameters) / demand.layers,
+        whole_layer_gradients=width * demand.measured_parameters or 1.0,
         embedding_gradients=width * (demand.embedding_parameters - demand.frozen_embedding_parameters),
         head_gradients=width * (demand.head_parameters - demand.frozen_head_parameters),
         tied_gradients=width * demand.trained_tied_parameters,
         head_layers=float(demand.head_layers),
+        trained_before=np.array([0.0, *accumulate(map(float, demand.is_trained))]),
+        untrained_prefix=untrained_prefix(demand.is_trained, embedding=demand.is_embedding_trained),
+        head_weight_layers=float(demand.head_layers if demand.is_head_trained else 0.0),
         layer_parameters=float(trained),
         embedding_parameters=float(demand.embedding_parameters - demand.frozen_embedding_parameters),
+        copied_layer_bytes=float(copied * (trained + frozen)),
+        copied_head_bytes=float(copied * demand.head_parameters),
         frozen_layer_bytes=float(FROZEN_BYTES_PER_PARAMETER * frozen),
         frozen_embedding_bytes=float(FROZEN_BYTES_PER_PARAMETER * demand.frozen_embedding_parameters),
         frozen_head_bytes=float(FROZEN_BYTES_PER_PARAMETER * demand.frozen_head_parameters),
@@ -150,9 +172,9 @@ def problem(
     )
 
 
-def _largest_layer(demand: ModelDemand) -> tuple[int, int]:
+def _largest_layer(demand: ModelDemand, copied: int) -> tuple[int, int]:
     """Return the number of parameters that are trained, and of those that are not, of the layer that takes most
-    memory."""
+    memory, `copied` bytes of each for a copy."""
     trained, frozen = demand.trained_layer_parameters, demand.frozen_layer_parameters or (0,) * demand.layers
-    each = demand.table.parameter_bytes
-    return max(zip(trained, frozen, strict=True), key=lambda two: each * two[0] + FROZEN_BYTES_PER_PARAMETER * two[1])
+    each, still = demand.table.parameter_bytes + copied, FROZEN_BYTES_PER_PARAMETER + copied
+    return max(zip(trained, frozen, strict=True), key=lambda two: each * two[0] + still * two[1])

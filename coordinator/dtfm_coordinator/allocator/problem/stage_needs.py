@@ -21,10 +21,14 @@ class StageNeeds:
     """Number of layers of the stage that has most."""
     parameters: int
     """Number of parameters of the stage that has most."""
+    trained: int
+    """Number of parameters that are trained of the stage that has most of them."""
     memory_bytes: int
     """Bytes of memory of a peer that keeps all activations between forward and backward."""
     recomputed_bytes: int
     """The same where activations are computed anew."""
+    state_bytes: int
+    """Bytes of the state of the stage that has most: what a peer fetches that takes the place of a lost one."""
     gradient_bytes: float
     """Bytes of gradients that a stage's replicas reduce a step among themselves, coded for the wire."""
 
@@ -50,8 +54,10 @@ def stage_needs(demand: ModelDemand, micro_batches: int, planning: Planning, sta
         stages,
         max(end - first for first, end in spans),
         max(demand.parameters(*span) for span in spans),
+        max(demand.trained(*span) for span in spans),
         _memory(demand, micro_batches, planning, spans, recompute=False),
         _memory(demand, micro_batches, planning, spans, recompute=True),
+        max(int(demand.table.state_bytes * demand.trained(*span)) for span in spans),
         max(demand.gradient_bytes(*span, planning.wire) for span in spans),
     )
 

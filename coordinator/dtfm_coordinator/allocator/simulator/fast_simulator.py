@@ -62,7 +62,9 @@ def play(
         for member in range(first_slot, first_slot + counts[stage]):
             count = (course.starts[member + 1] - course.starts[member]) // course.kinds
             peer = peers[member]
-            work = count * depth * (problem.forward[peer] + problem.backward[peer])
+            through, weight = _backward_layers(problem, layer, layers[stage], stages, stage)
+            back = through * (problem.backward[peer] - problem.weight[peer]) + weight * problem.weight[peer]
+            work = count * (depth * problem.forward[peer] + back)
             if again[stage]:
                 work += count * layers[stage] * problem.forward[peer]
             busiest = max(busiest, work)
@@ -99,6 +101,19 @@ def play(
 
 
 @compiled
+def _backward_layers(problem: Problem, first: int, layers: int, stages: int, stage: int) -> tuple[float, float]:
+    """Return a stage's backward in layers, without and of the gradients of weights, as `stage_compute` does; it begins
+    with the layer `first`."""
+    through, weight = float(layers), problem.trained_before[first + layers] - problem.trained_before[first]
+    if stage == 0:
+        through -= min(problem.untrained_prefix, layers)
+    if stage == stages - 1:
+        through += problem.head_layers
+        weight += problem.head_weight_layers
+    return through, weight
+
+
+@compiled
 def _last_actions(
     problem: Problem,
     peers: Ints,
@@ -117,15 +132,20 @@ def _last_actions(
     slots = len(peers)
     took = np.zeros((KINDS, slots), dtype=np.float64)
     stage_of = np.empty(slots, dtype=np.int64)
-    slot = 0
+    slot, layer = 0, 0
     for stage in range(stages):
         depth = layers[stage] + (problem.head_layers if stage == stages - 1 else 0.0)
+        through, weight = _backward_layers(problem, layer, layers[stage], stages, stage)
+        layer += layers[stage]
         for member in range(slot, slot + counts[stage]):
             stage_of[member] = stage
             peer = peers[member]
             took[FORWARD, member] = depth * problem.forward[peer]
-            took[WEIGHT, member] = depth * problem.weight[peer] if problem.schedule == ZERO_BUBBLE else 0.0
-            took[BACKWARD, member] = depth * problem.backward[peer] - took[WEIGHT, member]
+            took[BACKWARD, member] = through * (problem.backward[peer] - problem.weight[peer])
+            took[WEIGHT, member] = weight * problem.weight[peer]
+            if problem.schedule != ZERO_BUBBLE:
+                took[BACKWARD, member] += took[WEIGHT, member]
+                took[WEIGHT, member] = 0.0
             if again[stage]:
                 took[BACKWARD, member] += layers[stage] * problem.forward[peer]
         slot += counts[stage]

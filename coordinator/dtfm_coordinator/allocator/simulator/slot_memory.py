@@ -42,9 +42,9 @@ def most_layers(problem: Problem, peers: Ints, counts: Ints, course: Course) -> 
         if stage == stages - 1:
             beside += parameter * (problem.head_parameters - (problem.tied_parameters if stages == 1 else 0.0))
             beside += problem.frozen_head_bytes - (problem.frozen_tied_bytes if stages == 1 else 0.0)
-            beside += problem.logits_bytes
+            beside += problem.logits_bytes + problem.copied_head_bytes
         for member in range(slot, slot + counts[stage]):
-            layer = parameter * problem.layer_parameters + problem.frozen_layer_bytes
+            layer = parameter * problem.layer_parameters + problem.frozen_layer_bytes + problem.copied_layer_bytes
             flying, waiting = course.peaks[member], course.waits[member]
             room = problem.memory[peers[member]] - beside
             if stage == stages - 1:

@@ -40,6 +40,9 @@ class ModelFindings:
 
     architecture: str
     parameters: int
+    """Number of parameters, adapters included."""
+    trained: int
+    """Number of those that are trained."""
     layers: int
     smallest_stage_bytes: int
     """Bytes of memory of the least demanding stage that there can be."""
@@ -132,6 +135,7 @@ def model_findings(job: Job, architecture: str, demand: ModelDemand) -> ModelFin
     return ModelFindings(
         architecture,
         demand.parameters(0, demand.layers),
+        demand.trained(0, demand.layers),
         demand.layers,
         smallest_stage_bytes_of(demand),
         tuple(stage_needs(demand, count, planning, depth) for depth in depths(demand.layers, planning)),

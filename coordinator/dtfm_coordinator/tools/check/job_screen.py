@@ -62,7 +62,11 @@ def _model_words(found: JobFindings, model: ModelFindings) -> str:
     training = found.job.training
     layers = "1 layer" if model.layers == 1 else f"{model.layers} layers"
     kept = "" if training.weights == "fp32" else f", weights kept in {training.weights}"
-    return f"{model.architecture}, {model.parameters:,} parameters in {layers}, trained in {training.precision}{kept}"
+    part = ""
+    if model.trained < model.parameters:
+        part = f", of which {model.trained:,} are trained ({training.method})"
+    how = f"trained in {training.precision}{kept} by {training.optimizer}"
+    return f"{model.architecture}, {model.parameters:,} parameters in {layers}{part}, {how}"
 
 
 def _text_words(found: JobFindings, text: TextFindings) -> list[tuple[str, str]]:
@@ -107,7 +111,7 @@ def _show_stages(out: Console, found: JobFindings, model: ModelFindings) -> None
     chosen = "" if fixed == "auto" else f" (the job fixes {fixed} stages)"
     out.print(f"A stage, by the pipeline's depth{chosen}", style="bold")
     table = _table()
-    for name in ("stages", "layers", "parameters", "memory", "recomputing", "device", "gradients"):
+    for name in ("stages", "layers", "parameters", "memory", "recomputing", "device", "state", "gradients"):
         table.add_column(name, justify="right")
     for needs in model.by_depth:
         device = device_gb(needs.recomputed_bytes)
@@ -118,6 +122,7 @@ def _show_stages(out: Console, found: JobFindings, model: ModelFindings) -> None
             bytes_in_words(needs.memory_bytes),
             bytes_in_words(needs.recomputed_bytes),
             "none" if device is None else f"{device} GB",
+            bytes_in_words(needs.state_bytes),
             bytes_in_words(needs.gradient_bytes),
             style="bold" if needs.stages == fixed else None,
         )
@@ -127,6 +132,7 @@ def _show_stages(out: Console, found: JobFindings, model: ModelFindings) -> None
     tied, shares = bytes_in_words(model.tied_gradient_bytes), model.tied_gradient_bytes > 0
     for line in (
         "Of the stage that needs most; the device holds it recomputing.",
+        "Whoever takes a lost peer's place fetches the stage's state.",
         f"The smallest stage of all, one layer, needs {bytes_in_words(model.smallest_stage_bytes)}{fits}.",
         f"A step sends {bytes_in_words(model.boundary.ahead_bytes)} ahead and "
         f"{bytes_in_words(model.boundary.back_bytes)} back over each boundary, in {wire}.",

@@ -1,0 +1,152 @@
+"""Bytes that a parameter takes while it is trained: counted by the table of slots, and measured, by way of training.
+
+`python -m benchmarks.parameter_bytes --out FILE` keeps the table. For each method, optimizer and type of weights a
+process of its own builds the middle stage of a llama as a node does, trains it for two steps of one micro-batch of a
+few tokens, and says how much its own memory (RssAnon) has grown at most. Counted is what a plan asks for, without
+activations and messages, which are taken from what was measured, too.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from benchmarks.loaded import own_bytes
+from benchmarks.runs import machine
+from benchmarks.tables import keep, markdown, show
+from dtfm_protocol.process import command_line
+
+LAYERS = 4
+SHAPE: dict[str, Any] = {
+    "architecture": "llama",
+    "hidden_size": 1536,
+    "intermediate_size": 4224,
+    "num_hidden_layers": LAYERS + 2,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+}
+QUICK = SHAPE | {"hidden_size": 512, "intermediate_size": 1408}
+LORA: dict[str, Any] = {"r": 16, "lora_alpha": 32.0, "target_modules": ["q_proj", "k_proj", "v_proj", "o_proj"]}
+WAYS: tuple[dict[str, Any], ...] = (
+    *({"optimizer": name, "weights": kept} for kept in ("fp32", "bf16") for name in ("adamw", "adamw-8bit", "sgd")),
+    {"method": "frozen-layers", "layers": [1, 1 + LAYERS // 2], "optimizer": "adamw"},
+    {"method": "lora", "lora": LORA, "optimizer": "adamw"},
+    {"method": "lora", "lora": LORA, "optimizer": "adamw-8bit"},
+)
+"""What `[training]` says beside the sizes of a step."""
+STEPS = 2
+
+
+def trained(shape: dict[str, Any], way: dict[str, Any]) -> dict[str, int]:
+    """Train the stage in this process; what was counted and measured, in bytes."""
+    import torch
+
+    from dtfm_node.engine.training_stage import TrainingStage
+    from dtfm_protocol.job.job_file import Model, Training
+    from dtfm_protocol.model.initial_weights import initial_value
+    from dtfm_protocol.model.model_config import resolve_config
+    from dtfm_protocol.model.stage_demand import layers_demand
+    from dtfm_protocol.plan.peer_state import Mark
+    from dtfm_protocol.plan.plan import Plan
+    from dtfm_protocol.wire.codecs import encode
+
+    torch.set_num_threads(1)
+    values = {"steps": STEPS, "global_batch": 1, "micro_batch": 1, "sequence_length": 16, "learning_rate": 1e-4}
+    config = resolve_config(Model.model_validate(shape), 257, 16)
+    training = Training.model_validate(values | way)
+    plan = Plan(stages=((0, 1), (1, 1 + LAYERS), (1 + LAYERS, 2 + LAYERS)), routes=(("a", "b", "c"),))
+    counted = layers_demand(config, training, (1, 1 + LAYERS), 1)
+    warm = torch.nn.Parameter(torch.ones(512, 512))
+    (warm @ warm).sum().backward()  # what a first product loads is no part of the stage
+    before, most, done = own_bytes(os.getpid()), 0, threading.Event()
+
+    def look() -> None:
+        nonlocal most
+        while not done.wait(0.002):
+            most = max(most, own_bytes(os.getpid()))
+
+    watcher = threading.Thread(target=look)
+    watcher.start()
+    stage = TrainingStage(config, plan, "b", training, torch.device("cpu"))
+    stage.initialise()
+    for name, parameter in stage.frozen.items():
+        parameter.data.copy_(initial_value(config, training.seed, name, parameter.shape))
+    hidden = encode(torch.randn(1, 16, shape["hidden_size"]), "fp32")
+    for step in range(1, STEPS + 1):
+        stage.begin_step(lambda group: None)
+        stage.forward(0, hidden, None)
+        stage.backward(0, hidden)
+        stage.prepare(Mark(step=step))
+        stage.apply(1.0, None)
+    done.set()
+    watcher.join()
+    return {
+        "parameters": sum(one.numel() for one in (*stage.parameters.values(), *stage.frozen.values())),
+        "trained": sum(one.numel() for one in stage.parameters.values()),
+        "counted": counted.total - counted.activations,
+        "measured": max(most, own_bytes(os.getpid())) - before - counted.activations,
+    }
+
+
+HEADINGS = (
+    "method",
+    "optimizer",
+    "weights",
+    "parameters",
+    "trained",
+    "counted, bytes a parameter",
+    "measured, bytes a parameter",
+    "measured / counted",
+)
+
+
+def row(way: dict[str, Any], found: dict[str, int]) -> tuple[str, ...]:
+    """A way as a row under `HEADINGS`."""
+    return (
+        way.get("method", "full"),
+        way["optimizer"],
+        way.get("weights", "fp32"),
+        f"{found['parameters'] / 1e6:.1f} M",
+        f"{found['trained'] / 1e6:.2f} M",
+        f"{found['counted'] / found['parameters']:.2f}",
+        f"{found['measured'] / found['parameters']:.2f}",
+        f"{found['measured'] / found['counted']:.2f}",
+    )
+
+
+def main() -> None:
+    """Entry point."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="a smaller model, to try it out")
+    parser.add_argument("--way", type=int, help="train this one, and print what it takes")
+    parser.add_argument("--out", type=Path, help="where to keep the table")
+    options = parser.parse_args()
+    shape = QUICK if options.quick else SHAPE
+    with command_line.guarded():
+        if options.way is not None:
+            print(json.dumps(trained(shape, WAYS[options.way])))
+            return
+        facts, lines = machine(), list[tuple[str, ...]]()
+        for number, way in enumerate(WAYS):
+            command = [sys.executable, "-m", "benchmarks.parameter_bytes", "--way", str(number)]
+            command += ["--quick"] if options.quick else []
+            done = subprocess.run(command, check=True, capture_output=True, text=True)
+            lines.append(row(way, json.loads(done.stdout)))
+        title = f"Bytes of a parameter: {LAYERS} layers of {shape['hidden_size']}, as a stage between others"
+        show(title, HEADINGS, lines)
+        asked = "python -m benchmarks.parameter_bytes" + (" --quick" if options.quick else "")
+        ranks = f"Adapters have rank {LORA['r']}, beside {', '.join(LORA['target_modules'])}.\n"
+        keep(
+            options.out,
+            "Bytes of a parameter",
+            asked,
+            [f"Machine: {facts}.\n", markdown(title, HEADINGS, lines), ranks],
+        )
+
+
+if __name__ == "__main__":
+    main()
