@@ -135,6 +135,7 @@ class Drawing:
     """A planner that gives everyone who is there the whole model."""
 
     layers = LAYERS
+    is_tied = False
 
     def __init__(self, fewest_nodes: int) -> None:
         self.fewest_nodes = self.fewest_in_run = self.needed = fewest_nodes
@@ -145,6 +146,8 @@ class Drawing:
         self.before: list[Plan | None] = []
         self.horizons: list[float | None] = []
         self.standstills: list[float] = []
+        self.chosen = ""
+        """Who is given work; "": all."""
 
     def plan(
         self, view: View, in_force: Plan | None = None, horizon: float | None = None, standstill: float = 0.0
@@ -156,7 +159,10 @@ class Drawing:
         missing = self.needed - len(view.ids)
         if missing > 0:
             raise NotEnoughNodes(f"{missing} more are needed", missing) if self.as_missing else UserError("none fits")
-        return plan_of(*view.ids, version=0)
+        return plan_of(*(self.chosen or view.ids), version=0)
+
+    def priced(self, plan: Plan, view: View) -> Plan:
+        return plan
 
 
 class Handed:
@@ -277,6 +283,8 @@ class Peers:
         for other in (other for actor, other in turn.pairs if actor == peer):
             gbps = self.gbps.get(frozenset((peer, other)), GBPS)
             return ProbeResult(round=turn.id, link=None if gbps is None else link_of(gbps))
+        if peer in turn.echoes:
+            return ProbeResult(round=turn.id, echoes=dict.fromkeys(turn.echoes[peer], 20.0))
         return ProbeResult(round=turn.id, limits=Limits(up_gbps=UP_GBPS))
 
     async def finish(self, peer: str, turn: ProbeRound) -> None:
@@ -285,7 +293,7 @@ class Peers:
 
     async def _answer(self, turn: ProbeRound) -> None:
         """All who act in a round measure and say what they found, but for those who are silent."""
-        for peer in [peer for peer, _ in turn.pairs] + [one.centre for one in turn.fans]:
+        for peer in [peer for peer, _ in turn.pairs] + [one.centre for one in turn.fans] + list(turn.echoes):
             if peer not in self.silent:
                 await self.finish(peer, turn)
         self.answered += 1

@@ -18,6 +18,7 @@ from dtfm_coordinator.allocator.workload import Workload, predict
 from dtfm_coordinator.commands.plan_commands import ScheduleChoice, WireName
 from dtfm_coordinator.main import app
 from dtfm_coordinator.tools.explain import schedule_chart, step_report
+from dtfm_coordinator.tools.explain.estimated_links import estimate_lines
 from dtfm_coordinator.tools.explain.explained_plan import explained_plan, workload_of
 from dtfm_coordinator.tools.explain.idle_peers import tried, with_replica
 from dtfm_coordinator.tools.explain.next_node import Growth, growth, with_median_node
@@ -484,3 +485,16 @@ def test_bad_input_is_one_line(arguments: list[str], said: str, files: Path, cap
     (line,) = capfd.readouterr().err.splitlines()
     assert line.startswith("error: ")
     assert said in line
+
+
+def test_links_of_the_plan_that_nobody_measured_are_counted_with_what_they_may_be_off() -> None:
+    delays = np.array([[0, 20.0, np.nan], [20.0, 0, 20.0], [np.nan, 20.0, 0]])
+    rates = np.array([[0, 1.0, np.nan], [np.nan, 0, 1.0], [1.0, 1.0, 0]])
+    view = View(nodes=tuple(NodeView(id=name) for name in "abc"), latency_ms=delays, bandwidth_gbps=rates)
+    both = Plan(version=1, stages=((0, 2), (2, 4)), routes=(("a", "b"), ("c", "b")))
+    assert estimate_lines(both, view, tied=False) == [
+        "estimated, of 6 links of the plan: delays of 2, to within 200%, and rates of 2, to within a factor of 8 in "
+        "nine of ten cases"
+    ]
+    one = Plan(version=1, stages=((0, 2), (2, 4)), routes=(("c", "b"),))
+    assert estimate_lines(one, view, tied=False) == []

@@ -104,6 +104,40 @@ async def test_a_probe_finds_a_links_delay_and_both_speeds(
     assert link.way == "relayed"
 
 
+@pytest.mark.parametrize(
+    ("up", "down", "delay", "seconds"),
+    [(10e6, 50e6, 0.02, 4), (1e9, 1e9, 0.0005, 4), (20e6, 1e9, 0.15, 9), (4e9, 4e9, 0.0001, 1)],
+    ids=["home", "lab", "far", "one machine"],
+)
+@pytest.mark.parametrize("queued", [None, 0.0, 0.5])
+async def test_a_quick_probe_finds_both_speeds_about_in_seconds(
+    monkeypatch: pytest.MonkeyPatch, up: float, down: float, delay: float, seconds: float, queued: float | None
+) -> None:
+    clock, network = Clock(), MemoryNetwork()
+    clock.queued = queued
+    monkeypatch.setattr(probe, "time", clock)
+
+    async def answer(stream: Stream) -> None:
+        await probe.answer(Shaped(stream, clock, up, 0.0), UplinkPacer())
+
+    await MemoryDataPlane(network, "other").serve(probe.PROBE, answer)
+    link = await probe.probe(ShapedPlane(network, clock, down, delay), "other", UplinkPacer(), quick=True)
+    assert link.round_trip_ms == pytest.approx(2e3 * delay, rel=0.1, abs=0.2)
+    assert link.sent_gbps == pytest.approx(up * 1e-9, rel=0.2)
+    assert link.received_gbps == pytest.approx(down * 1e-9, rel=0.2)
+    assert clock.now < seconds
+
+
+async def test_a_round_trip_alone_moves_no_data_and_holds_up_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, network = Clock(), MemoryNetwork()
+    monkeypatch.setattr(probe, "time", clock)
+    await answering(network)
+    assert await probe.echo(ShapedPlane(network, clock, 1e6, 0.05), "other") == pytest.approx(0.1, rel=0.1)
+    assert clock.now < 1.2
+    with pytest.raises(ConnectionError):
+        await probe.echo(ShapedPlane(network, clock, 1e6, 0.05), "nobody")
+
+
 async def test_a_thin_link_is_not_kept_busy_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """A transfer that is long enough to tell, and not the first one, is the last one."""
     clock, network = Clock(), MemoryNetwork()

@@ -156,7 +156,7 @@ def reporter(tmp_path: Path) -> Reporter:
 
 
 def measure_as(gbps: float) -> Callable[..., Awaitable[Link]]:
-    async def measure(plane: MemoryDataPlane, peer: str, uplink: UplinkPacer) -> Link:
+    async def measure(plane: MemoryDataPlane, peer: str, uplink: UplinkPacer, *, quick: bool) -> Link:
         plane.ways[peer] = "direct"
         return Link(round_trip_ms=1.0, sent_gbps=gbps, received_gbps=gbps)
 
@@ -238,7 +238,7 @@ async def test_a_result_is_said_again_with_every_report_until_a_later_one(
     link = Link(round_trip_ms=1.0, sent_gbps=2.0, received_gbps=2.0, round=3)
     assert broker.results == [ProbeResult(round=3, link=link)] * 2
 
-    async def unreachable(*_: object) -> Link:
+    async def unreachable(*_: object, **__: object) -> Link:
         raise ConnectionError("gone")
 
     monkeypatch.setattr(listings, "probe", unreachable)
@@ -246,6 +246,36 @@ async def test_a_result_is_said_again_with_every_report_until_a_later_one(
     await until(lambda: reporter._report.probed is not None and reporter._report.probed.round == 5)
     await reporter.send(broker)
     assert broker.results[2:] == [ProbeResult(round=5)]
+    measuring.cancel()
+
+
+async def test_round_trips_are_taken_all_at_once_and_who_does_not_answer_is_missing(
+    monkeypatch: pytest.MonkeyPatch, reporter: Reporter, clock: ManualClock
+) -> None:
+    under_way: set[str] = set()
+    all_are = asyncio.Event()
+
+    async def take(plane: MemoryDataPlane, peer: str) -> float:
+        under_way.add(peer)
+        if len(under_way) == 3:
+            all_are.set()
+        if peer == "far":
+            raise ConnectionError("its door is shut")
+        if peer == "stuck":
+            await asyncio.Event().wait()
+        await all_are.wait()
+        return 0.02
+
+    monkeypatch.setattr(listings, "echo", take)
+    publisher = publisher_on(Forgetful(MemoryNetwork(), ME.peer_id), clock)
+    rounds: asyncio.Queue[ProbeRound] = asyncio.Queue()
+    measuring = asyncio.create_task(publisher.measure(rounds, reporter))
+    rounds.put_nowait(ProbeRound(id=3, echoes={ME.peer_id: ("near", "far", "stuck", ME.peer_id)}, addresses={}))
+    await until(lambda: len(under_way) == 3)
+    await clock.advance(TIMEOUTS.round_trips)
+    await until(lambda: reporter._report.probed is not None)
+    assert reporter._report.probed == ProbeResult(round=3, echoes={"near": 20.0})
+    assert ME.peer_id not in under_way
     measuring.cancel()
 
 
@@ -292,7 +322,7 @@ async def test_a_link_is_measured_anew_when_streams_take_another_way(monkeypatch
     publisher = Publisher(plane, discovery, Registry("swarm", Post("swarm", me)), PROFILE, uplink)
     measured: list[str] = []
 
-    async def measure(plane: MemoryDataPlane, peer: str, given: UplinkPacer) -> Link:
+    async def measure(plane: MemoryDataPlane, peer: str, given: UplinkPacer, *, quick: bool) -> Link:
         assert given is uplink
         measured.append(peer)
         return Link(round_trip_ms=1.0, sent_gbps=1.0, received_gbps=1.0, way=(await plane.open(peer, "x")).way)

@@ -54,15 +54,15 @@ def test_estimates_are_whole_and_leave_what_was_measured(
     limits = np.full(count, limit)
     known = ~np.isnan(measured)
     for estimate in (
-        estimated_latency(measured, regions[:count]),
-        estimated_bandwidth(measured, regions[:count], limits, limits),
+        estimated_latency(measured, regions[:count]).values,
+        estimated_bandwidth(measured, regions[:count], limits, limits).values,
     ):
         assert np.isfinite(estimate).all()
         assert (estimate >= 0).all()
         np.testing.assert_array_equal(estimate[known], measured[known])
         np.testing.assert_array_equal(estimate.diagonal(), 0)
     guessed = ~known & ~np.eye(count, dtype=bool)
-    speeds = estimated_bandwidth(measured, regions[:count], limits, limits)
+    speeds = estimated_bandwidth(measured, regions[:count], limits, limits).values
     assert (speeds[guessed] <= limit).all()
     assert (speeds[guessed] > 0).all()
 
@@ -70,8 +70,8 @@ def test_estimates_are_whole_and_leave_what_was_measured(
 def test_a_complete_view_is_taken_as_it_is() -> None:
     matrix = np.random.default_rng(0).random((5, 5))
     np.fill_diagonal(matrix, 0)
-    np.testing.assert_array_equal(estimated_latency(matrix, nowhere(5)), matrix)
-    np.testing.assert_array_equal(estimated_bandwidth(matrix, nowhere(5), np.zeros(5), np.zeros(5)), matrix)
+    np.testing.assert_array_equal(estimated_latency(matrix, nowhere(5)).values, matrix)
+    np.testing.assert_array_equal(estimated_bandwidth(matrix, nowhere(5), np.zeros(5), np.zeros(5)).values, matrix)
 
 
 def test_where_regions_tell_links_apart_their_medians_stand_in() -> None:
@@ -83,8 +83,8 @@ def test_where_regions_tell_links_apart_their_medians_stand_in() -> None:
     given = holed(truth, 0.9)
     given[3, 0] = 555.0  # one that was disturbed moves no median
     for estimate in (
-        estimated_latency(given, regions),
-        estimated_bandwidth(given, regions, unlimited(PEERS), unlimited(PEERS)),
+        estimated_latency(given, regions).values,
+        estimated_bandwidth(given, regions, unlimited(PEERS), unlimited(PEERS)).values,
     ):
         gaps = np.isnan(given) & ~np.eye(PEERS, dtype=bool)
         np.testing.assert_allclose(estimate[gaps], truth[gaps], rtol=1e-9)
@@ -92,7 +92,7 @@ def test_where_regions_tell_links_apart_their_medians_stand_in() -> None:
 
 def test_with_few_links_the_regions_median_is_asked_first() -> None:
     given = np.array([[np.nan, np.nan, 7, 9], [np.nan] * 4, [1, np.nan, np.nan, np.nan], [np.nan] * 4])
-    estimate = estimated_latency(given, ["x", "x", "y", "y"])
+    estimate = estimated_latency(given, ["x", "x", "y", "y"]).values
     assert estimate[1, 2] == estimate[1, 3] == 8
     assert estimate[3, 1] == 1
 
@@ -101,7 +101,7 @@ def test_delays_that_are_sums_are_found_with_most_missing() -> None:
     rng = np.random.default_rng(1)
     truth = rng.uniform(2, 40, PEERS)[:, None] + rng.uniform(2, 40, PEERS)[None, :]
     given = holed(truth, 0.6)
-    wrong = misses(estimated_latency(given, nowhere(PEERS)), truth, given)
+    wrong = misses(estimated_latency(given, nowhere(PEERS)).values, truth, given)
     assert wrong.mean() < 0.001
     assert np.quantile(wrong, 0.99) < 0.01  # the few extremes are cut to the range of what was measured
 
@@ -110,7 +110,7 @@ def test_bandwidths_that_are_products_are_found_with_most_missing() -> None:
     rng = np.random.default_rng(2)
     truth = np.exp(rng.uniform(-3, 1, PEERS))[:, None] * np.exp(rng.uniform(-1, 1, PEERS))[None, :]
     given = holed(truth, 0.6)
-    estimate = estimated_bandwidth(given, nowhere(PEERS), unlimited(PEERS), unlimited(PEERS))
+    estimate = estimated_bandwidth(given, nowhere(PEERS), unlimited(PEERS), unlimited(PEERS)).values
     wrong = misses(estimate, truth, given)
     assert wrong.mean() < 0.001
     assert np.quantile(wrong, 0.99) < 0.01
@@ -127,7 +127,7 @@ def test_bandwidths_between_homes_are_found_with_most_missing(missing: float, no
     truth = np.minimum(up[:, None], down[None, :])
     given = holed(truth * np.exp(noise * rng.standard_normal(truth.shape)), missing)
     regions = [str(place) for place in rng.integers(0, 8, PEERS)]
-    wrong = misses(estimated_bandwidth(given, regions, unlimited(PEERS), unlimited(PEERS)), truth, given)
+    wrong = misses(estimated_bandwidth(given, regions, unlimited(PEERS), unlimited(PEERS)).values, truth, given)
     assert np.median(wrong) < 0.001 + noise
     assert wrong.mean() < 0.02 + noise
 
@@ -136,7 +136,7 @@ def test_per_peer_limits_cap_what_was_not_measured() -> None:
     up, down = np.array([np.inf, 0.5, np.inf]), np.array([0.25, np.inf, np.inf])
     given = np.array([[0, 2, 2], [np.nan, 0, np.nan], [2, np.nan, 0]])
     wanted = [[0, 2, 2], [0.25, 0, 0.5], [2, 2, 0]]
-    np.testing.assert_allclose(estimated_bandwidth(given, nowhere(3), up, down), wanted)
+    np.testing.assert_allclose(estimated_bandwidth(given, nowhere(3), up, down).values, wanted)
 
 
 def test_where_nothing_is_measured_limits_stand_in_else_a_gigabit_and_no_delay() -> None:
@@ -150,7 +150,7 @@ def test_where_nothing_is_measured_limits_stand_in_else_a_gigabit_and_no_delay()
 
 def test_a_pair_that_cannot_talk_says_nothing_of_the_others() -> None:
     given = np.array([[0, 0.0, np.nan], [0.0, 0, 3], [3, np.nan, 0]])
-    estimate = estimated_bandwidth(given, ["x"] * 3, unlimited(3), unlimited(3))
+    estimate = estimated_bandwidth(given, ["x"] * 3, unlimited(3), unlimited(3)).values
     assert estimate[0, 1] == estimate[1, 0] == 0
     assert estimate[0, 2] == estimate[2, 1] == pytest.approx(3)
 
@@ -160,14 +160,14 @@ def test_a_peer_that_was_never_measured_is_taken_to_be_like_most() -> None:
     up = rng.uniform(1, 2, PEERS)
     given = holed(np.tile(up[:, None], PEERS), 0.3)
     given[7, :] = given[:, 7] = np.nan
-    estimate = estimated_bandwidth(given, nowhere(PEERS), unlimited(PEERS), unlimited(PEERS))
+    estimate = estimated_bandwidth(given, nowhere(PEERS), unlimited(PEERS), unlimited(PEERS)).values
     assert estimate[7, 8] == pytest.approx(np.median(up), rel=0.1)
     assert estimate[8, 7] == pytest.approx(up[8], rel=1e-3)
 
 
 def test_a_view_has_one_estimate_whatever_the_order_of_asking() -> None:
     given = holed(np.random.default_rng(6).random((30, 30)), 0.5)
-    first, second = (estimated_latency(given, nowhere(30)) for _ in range(2))
+    first, second = (estimated_latency(given, nowhere(30)).values for _ in range(2))
     np.testing.assert_array_equal(first, second)
 
 
@@ -180,7 +180,7 @@ def test_thousands_of_peers_with_a_few_links_each_take_seconds() -> None:
         there = (np.arange(count) + 7 * shift * shift) % count
         given[np.arange(count), there] = np.minimum(up, down[there])
     started = time.process_time()
-    estimate = estimated_bandwidth(given, [str(place % 900) for place in range(count)], unlimited(count), down)
+    estimate = estimated_bandwidth(given, [str(place % 900) for place in range(count)], unlimited(count), down).values
     assert time.process_time() - started < 10
     pairs = list(itertools.islice(itertools.permutations(range(0, count, 97), 2), 100))
     wrong = [abs(estimate[here, there] / min(up[here], down[there]) - 1) for here, there in pairs]

@@ -6,6 +6,8 @@
 - `controller`: controller of a job, one thing after the other: wait, measure, plan, watch, and again when a plan breaks
 - `job_amender`: amender of the job: takes the owner's wishes for other values into the next plan
 - `lead_context`: context in which a coordinator leads: its job, folder and planes
+- `link_measuring`: measuring of links before plans are made: asks nodes for rounds of measurements, and waits for what
+  they find
 - `new_layout`: making of a new layout: who is there, how they are connected, and the best layout for them
 - `next_plan`: making of the next plan: a layout, and where it goes on from
 - `plan_watch`: watch over the plan in force: what would make another plan better, or end this one

@@ -61,8 +61,15 @@ class Comparison:
         if not await self._layout_maker.hears_all(plan, broken):
             self._watch.forget()
             return None
+        planned: list[Plan] = []
+
+        async def look() -> None:
+            standstill = self._standstill(change)
+            planned.append(await self._layout_maker.plan_for(self._state.members.ready(), horizon, standstill))
+
         try:
-            found = await self._layout_maker.plan_for(self._state.members.ready(), horizon, self._standstill(change))
+            if not await self._state.unless(broken, look()):
+                return None
         except UserError as error:
             leaving = self._state.members.leaving(plan.peers)
             if leaving:
@@ -72,6 +79,7 @@ class Comparison:
             return None
         finally:
             await self._say("training", f"plan {plan.version}: {plan.reason}")
+        (found,) = planned
         same = found.routes == plan.routes and found.stages == plan.stages
         if same and horizon is not None and horizon < self._horizon():
             self._watch.again_after(horizon)

@@ -2,23 +2,21 @@
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Awaitable, Callable, Collection, Iterator
 
 from dtfm_coordinator.allocator.foundations.shapes import NotEnoughNodes
 from dtfm_coordinator.faults.accusations import Quarrel
 from dtfm_coordinator.leader.lead_context import LeadContext
+from dtfm_coordinator.leader.link_measuring import LinkMeasuring
 from dtfm_coordinator.leader.planner import Planner
 from dtfm_coordinator.links.link_degradation import Pair
+from dtfm_coordinator.links.plan_revision import PlanRevision
 from dtfm_coordinator.membership.members import Member
 from dtfm_coordinator.swarm.swarm_state import SwarmState
-from dtfm_protocol.control.messages import PROBE, ProbeRound
-from dtfm_protocol.discovery.records import LinkReport
 from dtfm_protocol.errors import UserError
-from dtfm_protocol.identity.keys import short
 from dtfm_protocol.plan.plan import Plan
-from dtfm_protocol.process.logs import log
 from dtfm_protocol.process.timeouts import TIMEOUTS, Timeouts
+from dtfm_protocol.view.view import View
 
 
 class LayoutMaker:
@@ -35,6 +33,7 @@ class LayoutMaker:
         self._timeouts = timeouts
         self._context, self._state, self._say, self._min_nodes = context, state, say, min_nodes
         self._members, self._links = state.members, state.links
+        self._measuring = LinkMeasuring(context, state, say, timeouts)
 
     async def layout(self) -> Plan:
         """Wait until enough nodes are ready for a plan, and return its layout."""
@@ -95,16 +94,29 @@ class LayoutMaker:
     async def _placed(
         self, members: list[Member], horizon: float | None, standstill: float, apart: Collection[Quarrel] = frozenset()
     ) -> Plan:
-        """Return a layout for `members`, where the pairs of `apart` have nothing to do with each other.
+        """Return a layout for `members`, where the pairs of `apart` have nothing to do with each other. Its links are
+        measured, and it is made anew where they are others than was thought.
 
         Raises:
             UserError: no layout fits.
         """
-        await self._say("planning", f"planning for {len(members)} nodes")
-        view = self._links.view(members, self._context.job.training.precision, self._state.pace.factors(), apart)
-        plan = await asyncio.to_thread(self._context.planner.plan, view, self._state.plan, horizon, standstill)
-        view.save(self._context.folder / "view.json")
-        return plan
+        planner = self._context.planner
+        revision = PlanRevision(self._links, tied=planner.is_tied)
+        while True:
+            await self._say("planning", f"planning for {len(members)} nodes")
+            view = self._view(members, apart)
+            seen = await asyncio.to_thread(revision.seen, view)  # estimates of many links take a while
+            plan = await asyncio.to_thread(planner.plan, seen, self._state.plan, horizon, standstill)
+            rounds = await asyncio.to_thread(revision.planned, plan, view)
+            if rounds:
+                await self._measuring.rounds_of_plan(rounds, members)
+                view = self._view(members, apart)
+            if not rounds or revision.stands():
+                view.save(self._context.folder / "view.json")
+                return await asyncio.to_thread(planner.priced, plan, view) if rounds else plan
+
+    def _view(self, members: list[Member], apart: Collection[Quarrel]) -> View:
+        return self._links.view(members, self._context.job.training.precision, self._state.pace.factors(), apart)
 
     async def _gather(self, needed: int, why: str) -> list[Member]:
         """Wait until at least `needed` nodes are ready and nobody has come or gone for a while.
@@ -152,75 +164,12 @@ class LayoutMaker:
         return heard() and not unless()
 
     async def recall(self, peers: Collection[str]) -> None:
-        """Take over what `peers` have measured for an earlier process of this coordinator, or for another one."""
-        await self._read_all(peers, self._links.reported)
+        """Take over what `peers` have measured, as `LinkMeasuring.recall`."""
+        await self._measuring.recall(peers)
 
     async def probe(self, members: list[Member], anew: Collection[Pair] = (), *, limits: bool = True) -> None:
-        """Have all unknown links between `members` measured in rounds of disjoint pairs, and the links `anew` once
-        more.
-
-        Args:
-            limits: whether what peers can send in all is measured, too: that takes seconds, and plans do without.
-        """
-        peers = [member.peer for member in members]
-        before = {pair: self._links.gbps(*pair) or 0.0 for pair in anew}
-        await self._read_all(self._links.reporters(peers), self._links.published)
-        with contextlib.ExitStack() as undo:
-            for pair in anew:
-                undo.callback(self._links.forget_pair(*pair))
-            await self._probe(peers, members, limits)
-            undo.pop_all()  # who is interrupted knows what was known before
-        self._state.link_watch.looked(before, before, {pair: self._links.gbps(*pair) or 0.0 for pair in before})
-
-    async def _probe(self, peers: list[str], members: list[Member], limits: bool) -> None:
-        addresses = {member.peer: member.profile.addresses for member in members if member.profile}
-        rounds = list(self._links.rounds(peers))
-        for number, pairs in enumerate(rounds, 1):
-            await self._say("probing", f"measuring links: round {number} of {len(rounds)}")
-            await self._have_probed(ProbeRound(id=_now(), pairs=tuple(pairs), addresses=addresses))
-            self._links.tried(pairs)
-        fans = list(self._links.limits.fans(peers, self._links.gbps)) if limits else []
-        for number, fanned in enumerate(fans, 1):
-            await self._say("probing", f"measuring what nodes can send in all: round {number} of {len(fans)}")
-            await self._have_probed(ProbeRound(id=_now(), fans=tuple(fanned), addresses=addresses))
-
-    async def _have_probed(self, turn: ProbeRound) -> None:
-        """Ask for a round of measurements, and wait until the peers that are there have reported what they found."""
-        acting = [peer for peer, _ in turn.pairs] + [fan.centre for fan in turn.fans]
-        self._links.requests.ask(turn)
-        await self._context.control.publish(PROBE, turn)
-
-        def awaited(peer: str) -> bool:
-            member = self._members.get(peer)
-            return member is not None and member.online and self._links.requests.awaits(peer, turn.id)
-
-        if not await self._state.wait(lambda: not any(map(awaited, acting)), self._timeouts.probe_round):
-            log.warning("Measuring the connections took %.0f s, and goes on without.", self._timeouts.probe_round)
-
-    async def _read_all(self, peers: Collection[str], take: Callable[[str, LinkReport], None]) -> None:
-        """Look up once what `peers` have published of their links, and have it taken.
-
-        A lookup waits for seconds where a DHT peer has fallen silent: who is not read in `links_read` seconds is left
-        out.
-        """
-        reading = [asyncio.create_task(self._read(peer, take)) for peer in peers]
-        try:
-            if reading:
-                with contextlib.suppress(TimeoutError):
-                    async with self._state.clock.timeout(self._timeouts.links_read):
-                        await asyncio.wait(reading)
-        finally:
-            for task in reading:
-                task.cancel()
-
-    async def _read(self, peer: str, take: Callable[[str, LinkReport], None]) -> None:
-        try:
-            record = await self._context.registry.links(self._context.discovery, peer)
-        except (OSError, RuntimeError) as error:
-            log.warning("What %s has measured cannot be looked up: %s", short(peer), error)
-            return
-        if record is not None:
-            take(peer, record)
+        """Have links between `members` measured, as `LinkMeasuring.probe`."""
+        await self._measuring.probe(members, anew, limits=limits)
 
 
 async def _enough_in_run(
@@ -242,8 +191,3 @@ async def _enough_in_run(
     missing = state.members.waiting_for(needed)
     await say("waiting", f"{missing}; after {seconds:.0f} s the run goes on with those that are here")
     return needed if await state.wait(are_here, seconds) else planner.fewest_in_run
-
-
-def _now() -> int:
-    """Return a number for a round, unique also over restarts: nodes send it with what they found."""
-    return time.time_ns() // 1_000_000

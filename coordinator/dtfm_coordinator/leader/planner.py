@@ -14,7 +14,7 @@ from dtfm_coordinator.allocator.foundations.shapes import (
 )
 from dtfm_coordinator.allocator.job_demand import requirements
 from dtfm_coordinator.allocator.problem.model_demand import ModelDemand
-from dtfm_coordinator.allocator.workload import Workload, as_cost, predict
+from dtfm_coordinator.allocator.workload import Workload, as_cost, is_soon_predicted, predict
 from dtfm_protocol.data.batches import check_enough
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.amendment import Settings
@@ -127,6 +127,19 @@ class Planner:
         work = replace(self._workload, planning=planning)
         plan = allocate(view, work, self._seed, in_force=in_force, standstill=standstill)
         return plan.model_copy(update={"reason": f"{plan.reason}{lacking}"}) if lacking else plan
+
+    @property
+    def is_tied(self) -> bool:
+        """Whether first and last stage reduce an embedding that they share."""
+        return self._workload.demand.trained_tied_parameters > 0
+
+    def priced(self, plan: Plan, view: View) -> Plan:
+        """Return a plan with what its step is predicted to take on `view`, which may know more than when it was made;
+        as it is where that takes long to say, or peers that it has talk cannot."""
+        if not is_soon_predicted(self._workload, plan):
+            return plan
+        cost = predict(self._at_present_size(view), self._workload, plan).cost
+        return plan.model_copy(update={"cost": as_cost(cost)}) if math.isfinite(cost.total) else plan
 
     def _check_forced(self, plan: Plan) -> None:
         check_forced(plan, self.settings.training.micro_batches, self._workload.demand.layers)

@@ -1,9 +1,14 @@
 """The links between peers: which are known, asked for, or to be looked at again.
 
+- `chosen_pairs`: choice of the pairs that are measured: few for each peer, however many there are, and those that tell
+  most (pure)
 - `link_degradation`: degradation of links: which to measure anew, as training finds them slower, or they were slow a
   while ago (pure)
 - `link_table`: which links are known, who measures next, and the view that follows (pure)
 - `peer_limits`: what peers can send and receive in all, and who measures that next (pure)
+- `plan_pairs`: pairs of peers whose links a plan uses (pure)
+- `plan_revision`: revision of a plan that was made on estimates: its links are measured before they carry anything, and
+  where they are others than was thought it is made anew (pure)
 - `probe_requests`: requests for measurements: which peers were asked for, and which of their results are answers (pure)
 - `probe_rounds`: rounds in which pairs of peers measure their links, so that no probe disturbs another (pure)
 """

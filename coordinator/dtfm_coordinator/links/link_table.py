@@ -6,13 +6,15 @@ from typing import Any
 
 import numpy as np
 
+from dtfm_coordinator.links.chosen_pairs import PARTNERS, Flags, echoes, in_rounds, is_stranger, next_partners
 from dtfm_coordinator.links.peer_limits import PeerLimits
 from dtfm_coordinator.links.probe_requests import ProbeRequests
 from dtfm_coordinator.links.probe_rounds import Pair, pair_rounds
 from dtfm_coordinator.membership.members import Member
 from dtfm_protocol.control.messages import ProbeResult
 from dtfm_protocol.discovery.records import LinkReport
-from dtfm_protocol.view.link_matrix import Matrix
+from dtfm_protocol.view.link_matrix import LEAST, Matrix
+from dtfm_protocol.view.missing_links import estimated_latency
 from dtfm_protocol.view.view import LinkWay, NodeView, View
 from dtfm_protocol.wire.stream import Way
 
@@ -33,6 +35,8 @@ class LinkTable:
         self._gone: Counter[str] = Counter()
         """How often each peer has left; of those that left long ago it is forgotten."""
         self._tried: set[frozenset[str]] = set()
+        self._echoes: dict[Pair, float] = {}
+        """Milliseconds one way of pairs by their round trips alone, either way."""
         self.changes = 0
         """Number of changes of what is known of links: what follows from them need not be worked out anew between."""
         self._untried: tuple[int, list[str], list[str]] = (-1, [], [])
@@ -54,6 +58,7 @@ class LinkTable:
         self.changes += 1
         for pair in [pair for pair in self._gbps if peer in pair]:
             self._forget_link(pair)
+        self._echoes = {pair: delay for pair, delay in self._echoes.items() if peer not in pair}
         self.limits.forget(peer)
         self.requests.forget(peer)
 
@@ -99,6 +104,10 @@ class LinkTable:
         pair = (sender, receiver)
         return self._gbps.get(pair), self._latency_ms.get(pair), self._ways.get(pair, "direct")
 
+    def delay(self, one: str, other: str) -> float | None:
+        """Milliseconds one way, by a measured link or a round trip alone; None where neither was taken."""
+        return self._latency_ms.get((one, other), self._echoes.get((one, other)))
+
     def reported(self, reporter: str, report: LinkReport) -> None:
         """Take over what a peer has measured, but for what the other end has measured since.
 
@@ -122,9 +131,13 @@ class LinkTable:
 
     def answered(self, peer: str, result: ProbeResult) -> None:
         """Take over what a peer says that it has measured, if it is what it was asked for, and new."""
+        wanted = self.requests.echoes_of(peer, result.round)
         found = self.requests.take(peer, result)
-        if found is not None:
-            self.reported(peer, found)
+        if found is None:
+            return
+        self.reported(peer, found)
+        for other in wanted & result.echoes.keys():
+            self._echoes[peer, other] = self._echoes[other, peer] = result.echoes[other] / 2
 
     def published(self, reporter: str, record: LinkReport) -> None:
         """Take over the links of a peer's record that it is known to measure: it does so again where their way changes.
@@ -150,10 +163,10 @@ class LinkTable:
         return frozenset((a, b)) in self._tried
 
     def untried(self, peers: Sequence[str]) -> list[str]:
-        """Those of `peers` of whose links to each other one was neither measured nor tried in vain."""
+        """Those of `peers` who were measured with too few of the others, or tried in vain, for the rest to be known."""
         asked = list(peers)
         if self._untried[:2] != (self.changes, asked):
-            self._untried = self.changes, asked, [peer for peer in asked if self._open(peer, asked)]
+            self._untried = self.changes, asked, [peer for peer in asked if self._lacks(peer, asked)]
         return list(self._untried[2])
 
     def acquainted(self, members: Sequence[Member]) -> list[Member]:
@@ -161,19 +174,70 @@ class LinkTable:
         left = list(members)
         while left:
             peers = [member.peer for member in left]
-            strangest = max(left, key=lambda member: (len(self._open(member.peer, peers)), member.order))
-            if not self._open(strangest.peer, peers):
+            strangest = max(left, key=lambda member: (self._lacks(member.peer, peers), member.order))
+            if not self._lacks(strangest.peer, peers):
                 break
             left.remove(strangest)
         return left
 
-    def _open(self, peer: str, others: Sequence[str]) -> list[str]:
-        """To which of `others` the link of `peer` was neither measured nor tried in vain."""
-        return [o for o in others if o != peer and not self.known(peer, o) and not self._measured(peer, o)]
+    def _lacks(self, peer: str, others: Sequence[str]) -> int:
+        """With how many more of `others` the link of `peer` is to be measured, or tried, for the rest to be known."""
+        wanted = min(PARTNERS, sum(other != peer for other in others))
+        tried = 0
+        for other in others:
+            tried += other != peer and (self.known(peer, other) or self._measured(peer, other))
+            if tried >= wanted:
+                return 0
+        return wanted - tried
 
-    def rounds(self, peers: Sequence[str]) -> Iterator[list[Pair]]:
-        """Rounds in which all unknown links between `peers` get measured, so that no probe disturbs another."""
-        return pair_rounds(peers, self._measured)
+    def rounds(self, peers: Sequence[str], anew: Collection[Pair] = ()) -> Iterator[list[Pair]]:
+        """Rounds of disjoint pairs of `peers`, after which enough is known of each for the rest to be estimated.
+
+        Whom to ask next follows from what was found before: results are to be taken between two rounds. Where that is
+        all of them, every pair is tried again that was tried in vain; else those are whose peers reach nobody.
+
+        Args:
+            anew: links that are measured in any case, first.
+        """
+        if len(peers) <= PARTNERS + 1:
+            yield from pair_rounds(peers, self._measured)
+            return
+        yield from in_rounds({frozenset(pair) for pair in anew if {*pair} <= {*peers}})
+        tried, delays = self._flags(peers, self._measured), self._delays(peers)
+        reaches = np.asarray(tried.sum(axis=1) > 0)
+        tried |= self._flags(peers, self.known) & (reaches[:, None] | reaches[None, :])
+        while pairs := next_partners(tried, delays, self._matrix(self._gbps, peers, np.nan)):
+            for one, other in pairs:
+                tried[one, other] = tried[other, one] = True
+            yield [(peers[one], peers[other]) for one, other in pairs]
+
+    def echoes(self, peers: Sequence[str]) -> dict[str, tuple[str, ...]]:
+        """To which others each of `peers` that is yet to be measured takes round trips; nothing where all pairs are
+        measured anyway."""
+        if len(peers) <= PARTNERS + 1:
+            return {}
+        new = is_stranger(self._flags(peers, lambda one, other: self.known(one, other) or self._measured(one, other)))
+        has_delay = self._flags(
+            peers, lambda one, other: (one, other) in self._latency_ms or (one, other) in self._echoes
+        )
+        wanted = echoes(len(peers), new, has_delay)
+        return {peers[peer]: tuple(peers[other] for other in others) for peer, others in wanted.items()}
+
+    def unmeasured(self, pairs: Collection[frozenset[str]]) -> list[frozenset[str]]:
+        """Those of `pairs` whose link was neither measured nor tried in vain."""
+        return [pair for pair in pairs if not self.known(*pair) and not self._measured(*pair)]
+
+    def _flags(self, peers: Sequence[str], holds: Callable[[str, str], bool]) -> Flags:
+        """Whether something holds of each pair, shape (N, N), symmetric, diagonal False."""
+        flags = np.zeros((len(peers), len(peers)), dtype=np.bool_)
+        for row, one in enumerate(peers):
+            for column in range(row):
+                flags[row, column] = flags[column, row] = holds(one, peers[column])
+        return flags
+
+    def _delays(self, peers: Sequence[str]) -> Matrix:
+        known = self._matrix(self._echoes | self._latency_ms, peers, np.nan)
+        return estimated_latency(known, [None] * len(peers)).values
 
     def _measured(self, a: str, b: str) -> bool:
         """Whether a measurement succeeded; one that failed is tried again whenever there is a new plan to make."""
@@ -187,11 +251,8 @@ class LinkTable:
         return [
             member
             for member in members
-            if any(
-                self._measured(member.peer, other) or not self.known(member.peer, other)
-                for other in peers
-                if other != member.peer
-            )
+            if any(self._measured(member.peer, other) for other in peers)
+            or not any(self.known(member.peer, other) for other in peers)
         ]
 
     def view(
@@ -231,7 +292,7 @@ class LinkTable:
         )
         return View(
             nodes=tuple(nodes),
-            latency_ms=_parted(self._matrix(self._latency_ms, ids, np.nan), ids, apart, np.nan),
+            latency_ms=_parted(self._matrix(self._echoes | self._latency_ms, ids, np.nan), ids, apart, np.nan),
             bandwidth_gbps=_parted(self._matrix(self._gbps, ids, 0.0), ids, apart, 0.0),
             ways=ways,
         )
@@ -241,6 +302,18 @@ class LinkTable:
         return np.array(
             [[table.get((a, b), failed if self.known(a, b) else np.nan) for b in ids] for a in ids], dtype=np.float64
         ).reshape(len(ids), len(ids))
+
+
+def at_worst(view: View) -> View:
+    """Return a view in which what nobody has measured is as bad as it may well be: at the far end of its spread."""
+    delays, rates = view.estimated_ms, view.estimated_gbps
+    slow, thin = np.isnan(view.latency_ms), np.isnan(view.bandwidth_gbps)
+    return View(
+        nodes=view.nodes,
+        latency_ms=np.where(slow, delays.values * (1 + delays.spread), view.latency_ms),
+        bandwidth_gbps=np.where(thin, np.maximum(LEAST, rates.values / rates.spread), view.bandwidth_gbps),
+        ways=view.ways,
+    )
 
 
 def _least(measured: float | None, allowed: float | None) -> float | None:

@@ -15,6 +15,8 @@ class ProbeRequests:
         self._open: dict[tuple[str, int], str | None] = {}
         """Peer to which a peer was asked to measure its link, by asked peer and round; None: what it can send and
         receive in all."""
+        self._echoes: dict[str, tuple[int, frozenset[str]]] = {}
+        """Round in which each peer was asked for round trips last, and to whom."""
         self._answered: dict[str, int] = {}
         """Round of each peer whose result was taken last."""
 
@@ -23,13 +25,19 @@ class ProbeRequests:
         for peer, other in turn.pairs:
             self.forget_pair(peer, other)
             self._open[peer, turn.id] = other
-        centres = {one.centre for one in turn.fans}
+        centres = {one.centre for one in turn.fans} | turn.echoes.keys()
+        self._echoes |= {peer: (turn.id, frozenset(others)) for peer, others in turn.echoes.items()}
         self._open = {key: other for key, other in self._open.items() if other is not None or key[0] not in centres}
         self._open |= dict.fromkeys((centre, turn.id) for centre in centres)
 
     def awaits(self, peer: str, number: int) -> bool:
         """Whether `peer` has yet to report its part of round `number`."""
         return (peer, number) in self._open
+
+    def echoes_of(self, peer: str, number: int) -> frozenset[str]:
+        """Return to whom `peer` was asked for round trips in round `number`, if it has yet to answer."""
+        round_, others = self._echoes.get(peer, (0, frozenset[str]()))
+        return others if round_ == number and self.awaits(peer, number) else frozenset()
 
     def take(self, peer: str, result: ProbeResult) -> LinkReport | None:
         """Return what `peer` has answered as a report of links, empty where it measured in vain; None: it was not
@@ -61,3 +69,4 @@ class ProbeRequests:
         """Drop the requests of and about a peer, which has left."""
         self._open = {key: other for key, other in self._open.items() if peer not in (key[0], other)}
         self._answered.pop(peer, None)
+        self._echoes.pop(peer, None)

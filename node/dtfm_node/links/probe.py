@@ -63,8 +63,11 @@ class Queued(Message):
     seconds: Annotated[float, Field(ge=0, le=MOST_SECONDS)] | None
 
 
-async def probe(plane: DataPlane, peer: str, uplink: UplinkPacer) -> Link:
+async def probe(plane: DataPlane, peer: str, uplink: UplinkPacer, *, quick: bool = False) -> Link:
     """Measure the link to `peer`, which no frame uses meanwhile.
+
+    Args:
+        quick: whether rates within a tenth or two are wanted soon.
 
     Raises:
         ConnectionError: the peer cannot be reached, or vanished.
@@ -75,13 +78,26 @@ async def probe(plane: DataPlane, peer: str, uplink: UplinkPacer) -> Link:
             known = uplink.round_trip(peer, stream.way)
             round_trip = await _round_trip(stream, known)
             least = round_trip if known is None else min(round_trip, known)
-            sent = await _throughput(stream, "send", least, again=known is not None)
-            received = await _throughput(stream, "fetch", least, again=known is not None)
+            sent = await _throughput(stream, "send", least, again=known is not None, quick=quick)
+            received = await _throughput(stream, "fetch", least, again=known is not None, quick=quick)
             await write_message(stream, ProbeRequest(kind="found", gbps=received, round_trip=round_trip))
         finally:
             await stream.close()
     uplink.measured(peer, sent, round_trip, stream.way)
     return Link(round_trip_ms=round_trip * 1e3, sent_gbps=sent, received_gbps=received, way=stream.way)
+
+
+async def echo(plane: DataPlane, peer: str) -> float:
+    """Return the seconds of a round trip to `peer`, the fastest of several. Frames need not wait for it.
+
+    Raises:
+        ConnectionError: the peer cannot be reached, or vanished.
+    """
+    stream = await plane.open(peer, PROBE)
+    try:
+        return await _fastest_echo(stream)
+    finally:
+        await stream.close()
 
 
 async def fan(plane: DataPlane, gbps: Mapping[str, tuple[float, float]], uplink: UplinkPacer) -> Limits:
@@ -167,9 +183,11 @@ async def _fastest_echo(stream: Stream) -> float:
     return min(seconds)
 
 
-async def _throughput(stream: Stream, kind: Literal["send", "fetch"], round_trip: float, *, again: bool) -> float:
+async def _throughput(
+    stream: Stream, kind: Literal["send", "fetch"], round_trip: float, *, again: bool, quick: bool
+) -> float:
     """Return the Gbit/s that the link carries, as the receiver timed them."""
-    search = RateSearch(round_trip, again=again)
+    search = RateSearch(round_trip, again=again, quick=quick)
     begun = time.perf_counter()
     while search.rate is None:
         seconds = await _transfer(stream, kind, search.size, search.pace)

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from dtfm_node.control.reporter import Reporter
 from dtfm_node.links.pacing import UplinkPacer
-from dtfm_node.links.probe import fan, probe
-from dtfm_protocol.control.messages import ProbeResult, ProbeRound
+from dtfm_node.links.probe import echo, fan, probe
+from dtfm_protocol.control.messages import ECHO_LIMIT, ProbeResult, ProbeRound
 from dtfm_protocol.discovery.records import Limits, Link, LinkReport, Profile
 from dtfm_protocol.discovery.registry import Discovery, Registry
 from dtfm_protocol.errors import Refused
@@ -125,15 +125,18 @@ class Publisher:
                 reporter.hurry()
 
     async def _act(self, turn: ProbeRound) -> ProbeResult | None:
-        """Do this node's part of a round, in which it is in one pair or one fan at most; return the result, None if it
-        has no part."""
+        """Do this node's part of a round, in which it is in one pair or one fan at most, or takes round trips; return
+        the result, None if it has no part."""
         me = self._plane.peer_id
         for peer, other in turn.pairs:
             if peer == me:
-                return ProbeResult(round=turn.id, link=await self._probe(other, turn.addresses.get(other, ()), turn.id))
+                addresses = turn.addresses.get(other, ())
+                return ProbeResult(round=turn.id, link=await self._probe(other, addresses, turn.id, quick=turn.quick))
         for one in turn.fans:
             if one.centre == me:
                 return ProbeResult(round=turn.id, limits=await self._measure_limits(one.gbps, turn.addresses))
+        if wanted := turn.echoes.get(me):
+            return ProbeResult(round=turn.id, echoes=await self._round_trips(wanted[:ECHO_LIMIT], turn.addresses))
         return None
 
     async def _publish_links(self, again: float) -> None:
@@ -159,14 +162,31 @@ class Publisher:
             log.warning("cannot measure what this machine can send and receive in all: %s", str(error) or "no answer")
             return None
 
-    async def _probe(self, peer: str, addresses: tuple[str, ...], number: int) -> Link | None:
+    async def _round_trips(self, peers: tuple[str, ...], addresses: Mapping[str, tuple[str, ...]]) -> dict[str, float]:
+        """Return the milliseconds of a round trip to each of `peers` that answers in time, taken all at once."""
+        found: dict[str, float] = {}
+
+        async def take(peer: str) -> None:
+            with contextlib.suppress(ConnectionError, Refused, TimeoutError):
+                async with self._clock.timeout(TIMEOUTS.round_trips):
+                    with contextlib.suppress(Unreachable):
+                        await self._plane.introduce(peer, addresses.get(peer, ()))
+                    found[peer] = await echo(self._plane, peer) * 1e3
+
+        async with self._probing, asyncio.TaskGroup() as tasks:
+            for peer in peers:
+                if peer != self._plane.peer_id:
+                    tasks.create_task(take(peer))
+        return found
+
+    async def _probe(self, peer: str, addresses: tuple[str, ...], number: int, *, quick: bool = False) -> Link | None:
         """Measure the link to `peer`, in round `number` or after it; None if that failed."""
         try:
             async with self._probing, self._clock.timeout(TIMEOUTS.probe):
                 if addresses:
                     with contextlib.suppress(Unreachable):
                         await self._plane.introduce(peer, addresses)
-                link = await probe(self._plane, peer, self._uplink)
+                link = await probe(self._plane, peer, self._uplink, quick=quick)
                 found = self._links[peer] = link.model_copy(update={"round": number})
                 return found
         except (ConnectionError, Refused, TimeoutError) as error:

@@ -27,6 +27,12 @@ LONG_SECONDS = 15.0
 """After so long, two transfers that are long enough must do."""
 LAST_SECONDS = 22.0
 """After so long, whatever was found must do."""
+QUICK_ENOUGH, QUICK_LONG, QUICK_LAST = 0.3, 1.0, 1.5
+"""What `ENOUGH_SECONDS`, `LONG_SECONDS` and `LAST_SECONDS` are where somebody waits for a first, rough figure; to the
+last two so many round trips are added."""
+QUICK_ENOUGH_ROUND_TRIPS, QUICK_ROUND_TRIPS = 2.0, 4.0
+QUICK_BYTES = 1 << 22
+"""Bytes of a transfer that is then believed if it shows that the link is no bottleneck."""
 SEARCHING, FURTHER, CLOSE = 3.0, 1.3, 1.2
 """Multiples of the rate found so far at which a transfer may be paced: until a queue has grown on the way; where one
 that came later has filled none (squared where the next one has not, and so on); and where the last one did, so little
@@ -50,17 +56,25 @@ class RateSearch:
     Args:
     round_trip: seconds that a round trip takes.
     again: whether the link was measured before, and training waits for it.
+    quick: whether a figure within a tenth or two is wanted soon.
     """
 
-    def __init__(self, round_trip: float, *, again: bool) -> None:
+    def __init__(self, round_trip: float, *, again: bool, quick: bool = False) -> None:
         self.size = FIRST_BYTES
         self.pace = math.inf
         """Bytes a second of the next transfer at most; infinity: no limit."""
         self.rate: float | None = None
         """Bytes a second that the link carries, once that is known."""
         self._round_trip = round_trip
-        self._enough = max(ENOUGH_SECONDS, ENOUGH_ROUND_TRIPS * round_trip)
-        self._first = max(FIRST_AGAIN_SECONDS if again else FIRST_SECONDS, FIRST_ROUND_TRIPS * round_trip)
+        self._is_quick = quick
+        trips = QUICK_ENOUGH_ROUND_TRIPS if quick else ENOUGH_ROUND_TRIPS
+        self._enough = max(QUICK_ENOUGH if quick else ENOUGH_SECONDS, trips * round_trip)
+        patience = QUICK_ROUND_TRIPS * round_trip
+        self._long, self._last = (
+            (QUICK_LONG + patience, QUICK_LAST + patience) if quick else (LONG_SECONDS, LAST_SECONDS)
+        )
+        first = FIRST_AGAIN_SECONDS if again else FIRST_SECONDS
+        self._first = max(QUICK_ENOUGH if quick else first, FIRST_ROUND_TRIPS * round_trip)
         self._number = 0
         self._before = 0.0
         """Bytes a second of the link, about, as found so far."""
@@ -92,8 +106,11 @@ class RateSearch:
         if self._number == 1 and seconds >= self._first and (fills or queued is None):
             self.rate = rate
             return
+        if self._is_quick and rate >= UNPACED and self.size >= QUICK_BYTES:
+            self.rate = rate
+            return
         self._judge(rate, seconds, queued, fills, elapsed)
-        if self.rate is None and (self._number == MOST_TRANSFERS or elapsed > LAST_SECONDS):
+        if self.rate is None and (self._number == MOST_TRANSFERS or elapsed > self._last):
             self.rate = max(self._found, self._before)
 
     def _fills(self, rate: float, queued: float | None) -> bool:
@@ -115,7 +132,7 @@ class RateSearch:
                 # One that is long because it was interrupted tells nothing: it takes another one.
                 is_second = self._found > 0.0 and (fills or rate < self._before)
                 self._found = max(self._found, rate)
-                is_late = elapsed > LONG_SECONDS
+                is_late = elapsed > self._long
                 if (is_steady and self._step == CLOSE and fills) or (is_late and (is_steady or is_second)):
                     self.rate = self._found
                     return

@@ -42,6 +42,8 @@ KICKS_LIMIT = 64
 """Kicks of which the swarm is told."""
 FAN_LIMIT = 16
 """Peers to which one sends at the same time in a probe."""
+ECHO_LIMIT = 16
+"""Peers to which one takes round trips in a probe."""
 Pair = tuple[PeerName, PeerName]
 
 
@@ -147,6 +149,12 @@ class ProbeRound(Message):
     id: Count
     pairs: Annotated[tuple[Pair, ...], Field(max_length=MOST_PEERS)] = ()
     fans: Annotated[tuple[Fan, ...], Field(max_length=MOST_PEERS)] = ()
+    echoes: Annotated[
+        dict[PeerName, Annotated[tuple[PeerName, ...], Field(max_length=ECHO_LIMIT)]], Field(max_length=MOST_PEERS)
+    ] = Field(default={})
+    """Peers that take round trips to others, all at once, by peer."""
+    quick: bool = False
+    """Whether rates are to be found in a second or two each way, to within a tenth or two."""
     addresses: Annotated[dict[PeerName, Addresses], Field(max_length=MOST_PEERS)]
     """Multiaddresses at which the peers of the round are reached, by peer."""
 
@@ -161,6 +169,8 @@ class ProbeResult(Message):
     limits: Limits | None = None
     """Gbit/s that it can send and receive in all, as the centre of a fan; None where that could not be measured, or
     was not asked for."""
+    echoes: Annotated[dict[PeerName, Measured], Field(max_length=ECHO_LIMIT)] = Field(default={})
+    """Milliseconds of the round trips that it was asked for; who did not answer is missing."""
 
 
 class Report(Message):

@@ -130,6 +130,12 @@ class Timeouts:
     probe: float = 60.0
     """Limit of one node's part of a round: the longest search for a rate, waits for queues to drain, and a start over
     a relay."""
+    round_trips: float = 3.0
+    """Limit of one node's round trips to a few others, which it takes all at once: who is slower to connect to is
+    looked at by itself. No longer than a `probe`."""
+    echo_round: float = 5.0
+    """Limit of a round of round trips, after which delays are estimated without those that are missing: longer than
+    `round_trips`, and a node of an older version does not answer."""
     probe_round: float = 75.0
     """Limit of a round of probes, after which it goes on without the slow ones: longer than a `probe`, whose failure is
     to be heard."""
@@ -270,6 +276,16 @@ class Timeouts:
                 self.probe < self.probe_round,
                 "probe_round is no longer than probe",
                 "a probe that fails must be heard before its round is over",
+            ),
+            (
+                self.round_trips <= self.probe,
+                "round_trips is longer than probe",
+                "they are the smaller part of what is measured",
+            ),
+            (
+                self.round_trips < self.echo_round,
+                "echo_round is no longer than round_trips",
+                "the slowest answer must be heard before its round is over",
             ),
             (self.frames_held <= self.probe, "frames_held is longer than probe", "a measurement is over by then"),
             (

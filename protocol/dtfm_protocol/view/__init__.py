@@ -1,8 +1,10 @@
 """The view of a swarm: what is known of its devices and links, on which plans are made.
 
 - `link_matrix`: matrices of links, and the rows of numbers and nulls by which JSON gives them
-- `matrix_completion`: the completion of a matrix of links: three ways to read a figure for every ordered pair out of
+- `matrix_completion`: the completion of a matrix of links: four ways to read a figure for every ordered pair out of
   those of a few
-- `missing_links`: the estimates of links that nobody measured
+- `missing_links`: the estimates of links that nobody measured, and how far off they may be
+- `network_coordinates`: network coordinates: a place for every peer, fitted to the delays that were measured, from
+  which the others follow
 - `view`: the view of a swarm's devices and links, on which the allocator plans
 """

@@ -1,4 +1,4 @@
-"""The completion of a matrix of links: three ways to read a figure for every ordered pair out of those of a few."""
+"""The completion of a matrix of links: four ways to read a figure for every ordered pair out of those of a few."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +14,8 @@ SWEEPS = 30
 RIDGE = 1e-3
 """Strength of the pull towards the common mean, in measurements: it settles peers of whom one direction was never
 measured."""
+ALIKE_LINKS = 5
+"""Number of measured links, those of the most similar delays, whose median stands for one that was not measured."""
 ASSIGNMENTS = 10
 """Rounds in which each link is given to the end that limits it; they settle in a few."""
 
@@ -54,6 +56,28 @@ def median_by_region(links: MeasuredPairs, regions: Sequence[str | None]) -> Mat
     table.flat[present] = (sorted_values[starts + (sizes - 1) // 2] + sorted_values[starts + sizes // 2]) / 2
     table[-1, :] = table[:, -1] = np.nan
     return table[member[:, None], member[None, :]]
+
+
+def median_by_delay(links: MeasuredPairs, delays: Matrix) -> Matrix:
+    """Return, for each pair, the median of the links whose delays are most like its own, shape (N, N).
+
+    Links between the same two places have one delay and one rate, and the longer a way, the less it carries as a rule.
+
+    Args:
+        delays: of every ordered pair, measured or estimated, in any unit, shape (N, N).
+    """
+    order = np.argsort(delays[links.senders, links.receivers], kind="stable")
+    known, values = delays[links.senders, links.receivers][order], links.values[order]
+    width = min(ALIKE_LINKS, len(values))
+    medians = np.median(np.lib.stride_tricks.sliding_window_view(values, width), axis=1)
+    middle = np.searchsorted(known, delays.ravel())
+    # Of the windows that may hold it the one whose ends are the nearest to its delay.
+    found, nearest = np.zeros(delays.size, dtype=np.intp), np.full(delays.size, np.inf)
+    for back in range(width + 1):
+        first = np.clip(middle - back, 0, len(values) - width)
+        far = np.maximum(delays.ravel() - known[first], known[first + width - 1] - delays.ravel())
+        found, nearest = np.where(far < nearest, first, found), np.minimum(far, nearest)
+    return np.asarray(medians[found].reshape(delays.shape), dtype=np.float64)
 
 
 def additive(links: MeasuredPairs) -> Matrix:

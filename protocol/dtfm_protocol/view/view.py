@@ -20,7 +20,7 @@ from dtfm_protocol.process.quantities import bytes_in_words
 from dtfm_protocol.process.state_dir import write_atomically
 from dtfm_protocol.schema import Schema
 from dtfm_protocol.view.link_matrix import MOST_NODES, Matrix, parsed, rows
-from dtfm_protocol.view.missing_links import estimated_bandwidth, estimated_latency
+from dtfm_protocol.view.missing_links import Estimated, estimated_bandwidth, estimated_latency
 from dtfm_protocol.wire.stream import Way
 
 GBIT = 1.25e8
@@ -182,12 +182,12 @@ class View(Schema):
 
     def alpha(self) -> Matrix:
         """Return the one-way delays in seconds, shape (N, N), zero diagonal; what was not measured is estimated."""
-        delays: Matrix = self._latency_ms * 1e-3
+        delays: Matrix = self.estimated_ms.values * 1e-3
         return delays
 
     def beta(self) -> Matrix:
         """Return the bandwidths in bytes/s, shape (N, N), infinite diagonal; what was not measured is estimated."""
-        bandwidths: Matrix = self._bandwidth_gbps * GBIT
+        bandwidths: Matrix = self.estimated_gbps.values * GBIT
         np.fill_diagonal(bandwidths, np.inf)
         return bandwidths
 
@@ -196,13 +196,16 @@ class View(Schema):
         return {(link.sender, link.receiver): link.way for link in self.ways}
 
     @cached_property
-    def _latency_ms(self) -> Matrix:
+    def estimated_ms(self) -> Estimated:
+        """One-way delays in milliseconds, and by how much those may be off that were not measured."""
         return estimated_latency(self.latency_ms, self._regions)
 
     @cached_property
-    def _bandwidth_gbps(self) -> Matrix:
+    def estimated_gbps(self) -> Estimated:
+        """Gbit/s, and by what factor those may be off that were not measured."""
         up, down = ([getattr(node, name) for node in self.nodes] for name in ("up_gbps", "down_gbps"))
-        return estimated_bandwidth(self.bandwidth_gbps, self._regions, _limits(up), _limits(down))
+        delays = self.estimated_ms.values
+        return estimated_bandwidth(self.bandwidth_gbps, self._regions, _limits(up), _limits(down), delays)
 
     @property
     def _regions(self) -> tuple[str | None, ...]:

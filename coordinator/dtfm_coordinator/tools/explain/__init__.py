@@ -2,6 +2,8 @@
 
 - `command`: command `explain`: reads the files, asks for what follows from them, prints it and draws it
 - `critical_path`: critical path of a simulated step: what its end waited for, span by span back to its beginning
+- `estimated_links`: line on those links of a plan that nobody measured, and on how far off their estimates may be
+  (pure)
 - `explained_plan`: plan as it is explained: with its own wire and schedule, the job's where it names none, or those
   that one asks for
 - `figure`: figure of a plan: on the left the network, on the right the step over time, or the paper's cost

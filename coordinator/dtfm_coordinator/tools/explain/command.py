@@ -70,6 +70,7 @@ def _by_job(question: ExplainOptions, job: Path, plan: Plan, view: View, out: "C
     from dtfm_coordinator.allocator.allocate import compile_now
     from dtfm_coordinator.allocator.job_demand import workload
     from dtfm_coordinator.allocator.workload import predict
+    from dtfm_coordinator.tools.explain.estimated_links import estimate_lines
     from dtfm_coordinator.tools.explain.explained_plan import explained_plan, workload_of
     from dtfm_coordinator.tools.explain.idle_peers import tried
     from dtfm_coordinator.tools.explain.next_node import growth
@@ -91,7 +92,8 @@ def _by_job(question: ExplainOptions, job: Path, plan: Plan, view: View, out: "C
     with console(to_stderr=True).status("simulating the step"):
         played = predict(view, work, plan)
         found = step_findings(plan, view, work, played)
-        lines = [*view_notes(view), *asked.lines]
+        tied = work.demand.trained_tied_parameters > 0
+        lines = [*view_notes(view), *estimate_lines(plan, view, tied=tied), *asked.lines]
         if asked.is_what_if:
             lines.append(what_if_line(predict(view, work, as_it_is).cost.total, found.cost.total))
     measured, clocks = _measured(question, plan) if question.trace else (None, None)

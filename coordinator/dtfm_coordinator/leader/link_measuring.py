@@ -1,0 +1,126 @@
+"""Measuring of links before plans are made: asks nodes for rounds of measurements, and waits for what they find."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable, Collection
+
+from dtfm_coordinator.leader.lead_context import LeadContext
+from dtfm_coordinator.links.link_degradation import Pair
+from dtfm_coordinator.membership.members import Member
+from dtfm_coordinator.swarm.swarm_state import SwarmState
+from dtfm_protocol.control.messages import PROBE, ProbeRound
+from dtfm_protocol.discovery.records import LinkReport
+from dtfm_protocol.identity.keys import short
+from dtfm_protocol.process.logs import log
+from dtfm_protocol.process.timeouts import TIMEOUTS, Timeouts
+
+
+class LinkMeasuring:
+    """Measuring of the links between peers; what is found is in the state's link table."""
+
+    def __init__(
+        self,
+        context: LeadContext,
+        state: SwarmState,
+        say: Callable[[str, str], Awaitable[None]],
+        timeouts: Timeouts = TIMEOUTS,
+    ) -> None:
+        self._context, self._state, self._say, self._timeouts = context, state, say, timeouts
+        self._members, self._links = state.members, state.links
+
+    async def recall(self, peers: Collection[str]) -> None:
+        """Take over what `peers` have measured for an earlier process of this coordinator, or for another one."""
+        await self._read_all(peers, self._links.reported)
+
+    async def probe(self, members: list[Member], anew: Collection[Pair] = (), *, limits: bool = True) -> None:
+        """Have so many links between `members` measured, in rounds of disjoint pairs, that the others can be estimated,
+        and the links `anew` once more.
+
+        Args:
+            limits: whether what peers can send in all is measured, too: that takes seconds, and plans do without.
+        """
+        peers = [member.peer for member in members]
+        before = {pair: self._links.gbps(*pair) or 0.0 for pair in anew}
+        await self._read_all(self._links.reporters(peers), self._links.published)
+        with contextlib.ExitStack() as undo:
+            for pair in anew:
+                undo.callback(self._links.forget_pair(*pair))
+            await self._probe(peers, members, anew, limits)
+            undo.pop_all()  # who is interrupted knows what was known before
+        self._state.link_watch.looked(before, before, {pair: self._links.gbps(*pair) or 0.0 for pair in before})
+
+    async def _probe(self, peers: list[str], members: list[Member], anew: Collection[Pair], limits: bool) -> None:
+        addresses = _addresses(members)
+        if echoes := self._links.echoes(peers):
+            await self._say("probing", "measuring how far nodes are from each other")
+            turn = ProbeRound(id=_now(), echoes=echoes, addresses=addresses)
+            await self._have_probed(turn, self._timeouts.echo_round)
+        for number, pairs in enumerate(self._links.rounds(peers, anew), 1):
+            await self._say("probing", f"measuring links: round {number}")
+            await self._measure(pairs, addresses)
+        fans = list(self._links.limits.fans(peers, self._links.gbps)) if limits else []
+        for number, fanned in enumerate(fans, 1):
+            await self._say("probing", f"measuring what nodes can send in all: round {number} of {len(fans)}")
+            await self._have_probed(ProbeRound(id=_now(), fans=tuple(fanned), addresses=addresses))
+
+    async def rounds_of_plan(self, rounds: list[list[Pair]], members: list[Member]) -> None:
+        """Have rounds of disjoint pairs of `members` measured, which a plan is about to use."""
+        for number, pairs in enumerate(rounds, 1):
+            await self._say("probing", f"measuring links of the plan: round {number} of {len(rounds)}")
+            await self._measure(pairs, _addresses(members))
+
+    async def _measure(self, pairs: list[Pair], addresses: dict[str, tuple[str, ...]]) -> None:
+        """Have disjoint pairs measured."""
+        await self._have_probed(ProbeRound(id=_now(), pairs=tuple(pairs), addresses=addresses, quick=True))
+        self._links.tried(pairs)
+
+    async def _have_probed(self, turn: ProbeRound, seconds: float | None = None) -> None:
+        """Ask for a round of measurements, and wait until the peers that are there have reported what they found, for
+        so many seconds at most."""
+        limit = self._timeouts.probe_round if seconds is None else seconds
+        acting = [peer for peer, _ in turn.pairs] + [fan.centre for fan in turn.fans] + list(turn.echoes)
+        self._links.requests.ask(turn)
+        await self._context.control.publish(PROBE, turn)
+
+        def awaited(peer: str) -> bool:
+            member = self._members.get(peer)
+            return member is not None and member.online and self._links.requests.awaits(peer, turn.id)
+
+        if not await self._state.wait(lambda: not any(map(awaited, acting)), limit):
+            log.warning("Measuring the connections took %.0f s, and goes on without.", limit)
+
+    async def _read_all(self, peers: Collection[str], take: Callable[[str, LinkReport], None]) -> None:
+        """Look up once what `peers` have published of their links, and have it taken.
+
+        A lookup waits for seconds where a DHT peer has fallen silent: who is not read in `links_read` seconds is left
+        out.
+        """
+        reading = [asyncio.create_task(self._read(peer, take)) for peer in peers]
+        try:
+            if reading:
+                with contextlib.suppress(TimeoutError):
+                    async with self._state.clock.timeout(self._timeouts.links_read):
+                        await asyncio.wait(reading)
+        finally:
+            for task in reading:
+                task.cancel()
+
+    async def _read(self, peer: str, take: Callable[[str, LinkReport], None]) -> None:
+        try:
+            record = await self._context.registry.links(self._context.discovery, peer)
+        except (OSError, RuntimeError) as error:
+            log.warning("What %s has measured cannot be looked up: %s", short(peer), error)
+            return
+        if record is not None:
+            take(peer, record)
+
+
+def _addresses(members: list[Member]) -> dict[str, tuple[str, ...]]:
+    """Return where those are reached of whom that is known."""
+    return {member.peer: member.profile.addresses for member in members if member.profile}
+
+
+def _now() -> int:
+    """Return a number for a round, unique also over restarts: nodes send it with what they found."""
+    return time.time_ns() // 1_000_000
