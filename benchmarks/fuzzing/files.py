@@ -34,8 +34,10 @@ from dtfm_protocol.checkpoint.transfers import (
     serve_shards,
     serve_state,
 )
+from dtfm_protocol.data.chapters import MARKED_RECORD, RECORD, ChapterList
 from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.identity.signer import Signer
+from dtfm_protocol.job.resolved_job import Chapter, Shard
 from dtfm_protocol.plan.peer_state import Mark
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.plan.state_vote import StateVote, digest_of_state
@@ -55,6 +57,7 @@ def file_targets(sides: Sides) -> Iterator[Target]:
     )
     yield Target("safetensors file", _described, (shard,))
     yield Target("snapshot of another peer", functools.partial(_adopted, sides), (shard,))
+    yield from _chapters()
     yield from _transfers(sides, shard)
     yield from _of_people(sides)
     found = json.dumps(asdict(JobSurvey(1000, 2000))).encode()
@@ -100,6 +103,28 @@ class _States:
     async def read(self, mark: Mark, key: str, offset: int, size: int) -> Bytes | None:
         at = self._entries[key].offset + offset
         return self._shard[at : at + size]
+
+
+def _chapters() -> Iterator[Target]:
+    """Yield lists of shards, of a corpus with samples and of one without."""
+    shards = [Shard(sha256=f"{number:064x}", tokens=number + 1) for number in range(5)]
+    for marks in ([], shards):
+        listed = ChapterList.of_shards(shards, marks)
+        read = functools.partial(_chapter_read, has_marks=bool(marks))
+        yield Target(f"list of a chapter{', with marks' if marks else ''}", read, (listed.to_bytes(),))
+
+
+def _chapter_read(data: bytes, *, has_marks: bool) -> None:
+    """Do with a list what a peer does, to which a job says of it what is most likely to let it through."""
+    tokens = 15
+    if len(data) == 5 * (MARKED_RECORD if has_marks else RECORD).itemsize:
+        tokens = max(1, int(np.frombuffer(data, MARKED_RECORD if has_marks else RECORD)["tokens"].sum(dtype=np.int64)))
+    chapter = Chapter(sha256=HASH, shards=5, tokens=tokens)
+    found = ChapterList.read(data, chapter, has_marks=has_marks)
+    for number in range(len(found)):
+        found[number].model_dump_json()
+        if has_marks:
+            found.marks(number).model_dump_json()
 
 
 def _transfers(sides: Sides, shard: bytes) -> Iterator[Target]:

@@ -19,6 +19,7 @@ from dtfm_node.engine.state_tensors import state_tensors
 from dtfm_node.engine.step_evidence import StepEvidence
 from dtfm_node.engine.trainer import Trainer
 from dtfm_node.engine.training_stage import TrainingStage
+from dtfm_node.runner.token_source import TokenSource
 from dtfm_node.state.fetch import Fetched
 from dtfm_node.state.inventory import Inventory
 from dtfm_node.state.restore import load_state
@@ -152,6 +153,8 @@ class Peer:
         self._streams: list[Stream] = []
         self._exchange: Exchange | None = None
         self._corpus = CorpusReader(job.corpus, ShardFolder(home / "tokens"))
+        self.source: TokenSource | None = None
+        """Where it has its tokens from; None: from the folder of all."""
         self._pool = ThreadPoolExecutor(1)
         self._machine = Runtime(CPU, self.compute, self.compute, HostCopies(CPU))
         self.stage: TrainingStage | None = None
@@ -200,7 +203,9 @@ class Peer:
         self.holdings.begin(state, plan.resume.mark)
         self.fetched = await load_state(self.plane, job, plan, state, self.holdings, self.compute)
         self._remember(resumed)
-        trainer = Trainer(job, plan, self.me, state, self._corpus, exchange, self._machine, self.evidence)
+        source = self.source if state.is_first or state.is_last else None
+        corpus = self._corpus if source is None else source.reader
+        trainer = Trainer(job, plan, self.me, state, corpus, exchange, self._machine, self.evidence)
         self.trainer = trainer
         trainer.expect_first()
         self._exchange = exchange
@@ -210,6 +215,8 @@ class Peer:
 
         async def prepare(step: int) -> None:
             self._step = step
+            if source is not None:
+                await source.ensure(plan, self.me, step)
 
         for step in range(resumed + 1, last + 1):
             self.rows.append(await trainer.step(step, prepare))

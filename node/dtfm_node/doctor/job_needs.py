@@ -8,9 +8,10 @@ import sys
 from dataclasses import asdict, dataclass
 
 from dtfm_node.doctor import separate_process
-from dtfm_protocol.data.token_shards import corpus_bytes
+from dtfm_protocol.data.chapters import MARKED_RECORD
+from dtfm_protocol.data.token_shards import SHARD_BYTES, corpus_bytes
 from dtfm_protocol.errors import UserError
-from dtfm_protocol.job.resolved_job import ResolvedJob
+from dtfm_protocol.job.resolved_job import CHAPTER_SHARDS, ResolvedJob
 from dtfm_protocol.process.memory_limit import data_bytes, hold_data_to
 
 NEED_BYTES = 3 << 30
@@ -19,7 +20,8 @@ NEED_BYTES = 3 << 30
 
 @dataclass(frozen=True)
 class Need:
-    """Bytes that a job needs at least of a node: memory for its smallest stage, disk for its tokens (`corpus`)."""
+    """Bytes that a job needs at least of a node: memory for its smallest stage, and disk for the tokens that it reads
+    at a time (`corpus`)."""
 
     smallest_stage: int = 0
     corpus: int = 0
@@ -44,7 +46,15 @@ def work_out(job: ResolvedJob) -> Need:
         stage = smallest_stage_bytes(job.config, job.training)
     except UserError as error:
         return Need(fault=str(error))
-    return Need(stage, corpus_bytes(job.corpus))
+    return Need(stage, min(corpus_bytes(job.corpus), tokens_at_once(job)))
+
+
+def tokens_at_once(job: ResolvedJob) -> int:
+    """Return the bytes of tokens that a node must have room for, at most: those of two steps and an evaluation, each
+    sequence in two shards of its own, with their chapters."""
+    sequences = 2 * job.training.global_batch + (job.evaluation.sequences if job.evaluation.every else 0)
+    listed = CHAPTER_SHARDS * MARKED_RECORD.itemsize if job.corpus.chapters else 0
+    return 2 * sequences * (SHARD_BYTES + listed)
 
 
 if __name__ == "__main__":
