@@ -1,5 +1,6 @@
 """A swarm trains on a corpus in chapters as one process does on the same one without: lists and shards are fetched."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,10 @@ from tests.node.engine_swarm import VOCAB, Swarm, corpus_tokens, home, job_of, o
 
 __all__ = ["home", "one_thread"]  # fixtures
 pytestmark = pytest.mark.slow
+
+
+def kept(folder: ShardFolder) -> int:
+    return sum(folder.sizes().values())
 
 
 async def served(network: MemoryNetwork, peer: str, folder: ShardFolder) -> MemoryDataPlane:
@@ -38,10 +43,10 @@ async def test_a_swarm_on_a_corpus_in_chapters_computes_what_one_process_does_wi
     for me, peer in swarm.peers.items():
         folder = folders[me] = ShardFolder(tmp_path / me)
         budget = DiskBudget(64 * 70)
-        budget.counts(lambda folder=folder: sum(folder.sizes().values()))
+        budget.counts(partial(kept, folder))
         peer.source = TokenSource(await served(network, me, folder), job, folder, "owner", 0.01, budget)
     found = await swarm.run()
     assert_same_training(found, alone(home, False), 1e-5)
     held = {me: set(folder.sizes()) for me, folder in folders.items()}
     assert all(held[me] for me in (*plan.replicas(0), *plan.replicas(len(plan.stages) - 1)))
-    assert all(sum(folder.sizes().values()) <= 64 * 70 for folder in folders.values())
+    assert all(kept(folder) <= 64 * 70 for folder in folders.values())
