@@ -210,7 +210,9 @@ def main() -> None:
     title = f"Lines of JSON with a tokenizer of {VOCABULARY} tokens out of a folder, beside the field's own tool"
     show(title, BESIDE_HEADINGS, rows)
     parts.append(markdown(title, BESIDE_HEADINGS, rows))
-    command = "python -m benchmarks.preparing"
+    command = (
+        f"python -m benchmarks.preparing --sizes {' '.join(map(str, arguments.sizes))} --beside {arguments.beside}"
+    )
     if arguments.large is not None:
         rows, words = large(arguments.large)
         title = f'{arguments.large} MB of lines of JSON with the tokenizer "bytes"'
