@@ -67,9 +67,9 @@ def begun(job: ResolvedJob) -> PreTrainedModel:
     """Return the model with a job's initial weights, as transformers and peft make it."""
     model: Any = AutoModelForCausalLM.from_config(build_config(job.config), dtype=torch.float32)
     if job.training.method == "lora":
-        lora = job.training.lora
-        targets = list(lora.target_modules)
-        model = get_peft_model(model, LoraConfig(r=lora.r, lora_alpha=lora.lora_alpha, target_modules=targets))
+        lora, transposed = job.training.lora, job.config["model_type"] == "gpt2"
+        keys: dict[str, Any] = {"r": lora.r, "lora_alpha": lora.lora_alpha, "target_modules": list(lora.target_modules)}
+        model = get_peft_model(model, LoraConfig(**keys, fan_in_fan_out=transposed))
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             plain = name.replace(".default.", ".")
