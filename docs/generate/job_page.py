@@ -61,6 +61,7 @@ UNITS = {
     "plan.replicas": "nodes",
     "plan.strict": "",
     "plan.schedule": "",
+    "plan.in_flight": "",
     "plan.wire.activations": "",
     "plan.wire.gradients": "",
     "plan.horizon": "seconds",

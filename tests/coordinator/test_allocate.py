@@ -8,13 +8,14 @@ import pytest
 from dtfm_coordinator.allocator import allocate as allocating
 from dtfm_coordinator.allocator.allocate import allocate
 from dtfm_coordinator.allocator.foundations.shapes import NotEnoughNodes
-from dtfm_coordinator.allocator.problem.model_demand import ModelDemand
+from dtfm_coordinator.allocator.problem.model_demand import ModelDemand, memory_needed
 from dtfm_coordinator.allocator.search.layout import Layout
 from dtfm_coordinator.allocator.workload import Workload, pose, predict
 from dtfm_lab.networks.catalogue import network
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.job_file import Planning, Wire
 from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.plan.schedule import actions_of, most_between
 from dtfm_protocol.view.view import LayerSeconds, NodeView, View
 from tests.coordinator.swarms import drawn_view, workload
 
@@ -402,3 +403,26 @@ def test_unknown_speeds_are_refused_before_anything_is_compiled(monkeypatch: pyt
     )
     with pytest.raises(UserError, match=r"no node has layer_seconds, or flops .* give at least one node flops"):
         allocate(bare, Workload(DEMAND, 12, Planning()), evaluations=1)
+
+
+def test_more_is_in_flight_where_that_hides_a_delay_and_the_job_lets_it() -> None:
+    """1F1B waits for messages there and back, 400 ms, longer than the work on a micro-batch."""
+    view, seconds = far(200.0), {}
+    for chosen in ("least", "auto"):
+        plan = planned(view, Planning(schedule="1f1b", in_flight=chosen, **TWO))  # type: ignore[arg-type]
+        assert plan.cost is not None
+        assert (plan.pacing is not None) == (chosen == "auto")
+        assert ("micro-batches in flight to hide links" in plan.reason) == (chosen == "auto")
+        seconds[chosen] = plan.cost.total
+    assert seconds["auto"] < 0.7 * seconds["least"]
+
+
+def test_what_is_in_flight_fits_in_memory_and_nobody_keeps_more_than_it_is_worth() -> None:
+    four = (DEMAND.memory_bytes(0, 3, 4), DEMAND.memory_bytes(3, 6, 4))
+    plan = planned(far(200.0, four), Planning(schedule="1f1b", in_flight="auto", **TWO))
+    assert plan.pacing is not None
+    for peer, needed in memory_needed(plan, DEMAND).items():
+        assert needed <= four["ab".index(peer)]
+    assert plan.pacing.in_flight == tuple(most_between(actions_of(plan, peer)) for peer in plan.peers)
+    near = planned(far(0.0), Planning(schedule="1f1b", in_flight="auto", **TWO))
+    assert near.pacing is None

@@ -9,12 +9,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dtfm_coordinator.allocator.problem.problem_arrays import SCHEDULES
-from dtfm_coordinator.allocator.simulator.compiled_schedule import KINDS, order_actions
+from dtfm_coordinator.allocator.simulator.compiled_schedule import (
+    BACKWARD,
+    FORWARD,
+    KINDS,
+    WEIGHT,
+    Ints,
+    Pace,
+    order_actions,
+    plain_pace,
+)
 from dtfm_coordinator.allocator.simulator.heap import pop, push
 from dtfm_coordinator.allocator.simulator.slot_routes import assign_shares, route_micro_batches
 from dtfm_protocol.job.job_file import ScheduleName
 from dtfm_protocol.plan.plan import Plan
-from dtfm_protocol.plan.schedule import most_in_flight, most_waiting, orders
+from dtfm_protocol.plan.played_pace import Pacing
+from dtfm_protocol.plan.schedule import most_between, most_in_flight, most_waiting, orders
 
 
 @st.composite
@@ -29,28 +39,64 @@ def shared_out(draw: st.DrawFn) -> tuple[list[int], list[int]]:
     return counts, shares
 
 
-@given(shared_out(), st.sampled_from(SCHEDULES))
-@settings(max_examples=250, deadline=None)
+@given(shared_out(), st.sampled_from(SCHEDULES), st.integers(0, 2**32 - 1), st.booleans())
+@settings(max_examples=400, deadline=None)
 def test_slots_compute_in_the_order_in_which_the_runtime_will(
-    drawn: tuple[list[int], list[int]], schedule: ScheduleName
+    drawn: tuple[list[int], list[int]], schedule: ScheduleName, seed: int, has_pace: bool
 ) -> None:
     counts, shares = (np.array(values) for values in drawn)
-    routes, _, _ = route_micro_batches(counts, shares)
-    actions, starts, peaks, waits = order_actions(routes, counts, shares, SCHEDULES.index(schedule))
-    plan = Plan.read(
+    routes, crossed, pairs = route_micro_batches(counts, shares)
+    split, plan = schedule == "zero-bubble", plan_of(len(counts), routes, schedule)
+    pace = plain_pace(counts, shares, len(pairs), split)
+    if has_pace and schedule != "gpipe":
+        pace = drawn_pace(seed, len(shares), len(pairs))
+        plan = plan.model_copy(update={"pacing": as_pacing(plan, pace, pairs, split)})
+    made = order_actions(routes, crossed, counts, shares, SCHEDULES.index(schedule), pace)
+    for slot in range(len(shares)):
+        wanted = orders(plan)[f"s{slot}"]
+        own = made.actions[made.starts[slot] : made.starts[slot + 1]].tolist()
+        mine = [(("forward", "backward", "weight")[action % KINDS], action // KINDS) for action in own]
+        assert mine == [(action.kind, action.micro_batch) for action in wanted]
+        kept = (made.peaks[slot], made.flights[slot], made.waits[slot])
+        assert kept == (most_in_flight(wanted), most_between(wanted), most_waiting(wanted))
+
+
+def plan_of(stages: int, routes: Ints, schedule: ScheduleName) -> Plan:
+    return Plan.read(
         {
-            "stages": [(stage, stage + 1) for stage in range(len(counts))],
+            "stages": [(stage, stage + 1) for stage in range(stages)],
             "routes": [[f"s{slot}" for slot in route] for route in routes.tolist()],
             "schedule": schedule,
         },
         "plan",
     )
-    for slot in range(len(shares)):
-        wanted = orders(plan)[f"s{slot}"]
-        own = actions[starts[slot] : starts[slot + 1]].tolist()
-        mine = [(("forward", "backward", "weight")[action % KINDS], action // KINDS) for action in own]
-        assert mine == [(action.kind, action.micro_batch) for action in wanted]
-        assert (peaks[slot], waits[slot]) == (most_in_flight(wanted), most_waiting(wanted))
+
+
+def drawn_pace(seed: int, slots: int, pairs: int) -> Pace:
+    """Durations with many ties or few, links from free to slower than all compute, few or many in flight."""
+    rng = np.random.default_rng(seed)
+    took = rng.integers(1, rng.choice([2, 4, 1000]), size=(KINDS, slots))
+    transfer, delay = (rng.integers(0, rng.choice([1, 3, 1000]), size=(2, pairs)) for _ in range(2))
+    in_flight = rng.integers(1, rng.choice([2, 5, 25]), size=slots)
+    return Pace(took, transfer, delay, in_flight, in_flight + rng.integers(0, 4, size=slots))
+
+
+def as_pacing(plan: Plan, pace: Pace, pairs: Ints, split: bool) -> Pacing:
+    """The same pace as the plan has it, whose peers and pairs stand in another order."""
+    slots = [int(peer[1:]) for peer in plan.peers]
+    number = {(f"s{here}", f"s{there}"): place for place, (here, there) in enumerate(pairs.tolist())}
+    places = [number[pair] for pair in plan.pairs]
+    return Pacing(
+        forward=tuple(pace.took[FORWARD, slots].tolist()),
+        backward=tuple(pace.took[BACKWARD, slots].tolist()),
+        weight=tuple(pace.took[WEIGHT, slots].tolist()) if split else (),
+        in_flight=tuple(pace.in_flight[slots].tolist()),
+        kept=tuple(pace.kept[slots].tolist()),
+        ahead=tuple(pace.transfer[FORWARD, places].tolist()),
+        ahead_delay=tuple(pace.delay[FORWARD, places].tolist()),
+        back=tuple(pace.transfer[BACKWARD, places].tolist()),
+        back_delay=tuple(pace.delay[BACKWARD, places].tolist()),
+    )
 
 
 @given(shared_out())
@@ -93,14 +139,13 @@ def test_shares_go_by_largest_remainder(speeds: list[float], wanted: list[int]) 
     assert assign_shares(np.array(speeds), 8).tolist() == wanted
 
 
-@given(st.lists(st.floats(0, 100), max_size=40))
-def test_the_heap_gives_the_smallest_first(values: list[float]) -> None:
-    keys, numbers, size = np.empty(50), np.empty(50, dtype=np.int64), 0
+@given(st.lists(st.floats(0, 100) | st.sampled_from([1.0, 2.0]), max_size=40))
+def test_the_heap_gives_the_earliest_first_and_of_those_the_lowest_number(values: list[float]) -> None:
+    times, numbers, size = np.empty(50), np.empty(50, dtype=np.int64), 0
     for number, value in enumerate(values):
-        size = push(keys, numbers, size, value, number)
+        size = push(times, numbers, size, value, number)
     taken = []
     while size:
-        key, number, size = pop(keys, numbers, size)
-        assert values[number] == key
-        taken.append(key)
-    assert taken == sorted(values)
+        time, number, size = pop(times, numbers, size)
+        taken.append((time, number))
+    assert taken == sorted((value, number) for number, value in enumerate(values))

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dtfm_coordinator.allocator.paced_plan import paced as with_pace
 from dtfm_coordinator.allocator.problem.problem_arrays import SCHEDULES, Problem
 from dtfm_coordinator.allocator.search.layout import Layout
 from dtfm_coordinator.allocator.simulator.predicted_seconds import PredictedSeconds
@@ -26,6 +27,7 @@ def drawn(
     tight: bool = False,
     tied: int | None = None,
     frozen: int = 0,
+    paced: bool = False,
 ) -> tuple[View, Workload, Problem, Layout]:
     """A random layout; where `tight`, in memories that make some stages recompute; of a model whose ends share `tied`
     parameters, if they are given, and whose first `frozen` layers are not trained."""
@@ -42,9 +44,11 @@ def drawn(
         before = demand.embedding_parameters - demand.tied_parameters
         demand = replace(demand, frozen_layer_parameters=kept, frozen_embedding_parameters=before)
     work = workload(int(rng.integers(max(map(len, stages)), 30)), demand, schedule=schedule, wire=wire)
-    posed = pose(view, work, view.ids)
+    posed = pose(view, work, view.ids, paced=paced)
     layout = Layout.of(posed, stages)
     assert layout is not None
+    if paced:
+        layout = replace(layout, ahead=tuple(rng.integers(0, 12, size=len(stages)).tolist()))
     if tight:
         posed = posed._replace(memory=rng.uniform(0.05, 0.6, nodes) * 1e9)
     return view, work, posed, layout
@@ -53,6 +57,8 @@ def drawn(
 def both(view: View, work: Workload, posed: Problem, layout: Layout) -> tuple[PredictedSeconds, PredictedSeconds]:
     """Its step by the fast form and exactly."""
     plan = layout.plan(view.ids, SCHEDULES[posed.schedule], work.planning.wire, layout.recomputed(posed))
+    if posed.paced:
+        plan = with_pace(view, work, plan, layout.in_flight(posed, view.ids))
     return layout.cost(posed), predict(view, work, plan).cost
 
 
@@ -62,6 +68,16 @@ def both(view: View, work: Workload, posed: Problem, layout: Layout) -> tuple[Pr
 def test_without_limits_a_peer_both_agree_exactly(seed: int, schedule: str, tight: bool) -> None:
     wire = ("fp32", "bf16", "fp16", "int8")[seed % 4]
     fast, exact = both(*drawn(seed, limited=False, schedule=schedule, wire=wire, tight=tight))
+    for part in PARTS:
+        assert getattr(fast, part) == pytest.approx(getattr(exact, part), rel=1e-9, abs=1e-12)
+
+
+@pytest.mark.parametrize("tight", [False, True])
+@pytest.mark.parametrize("schedule", ["1f1b", "zero-bubble"])
+@pytest.mark.parametrize("seed", range(40))
+def test_both_agree_exactly_on_orders_made_for_the_links(seed: int, schedule: str, tight: bool) -> None:
+    """Which are made of microseconds by each of the two: those of the plan must be those that the search has seen."""
+    fast, exact = both(*drawn(seed, limited=False, schedule=schedule, tight=tight, paced=True))
     for part in PARTS:
         assert getattr(fast, part) == pytest.approx(getattr(exact, part), rel=1e-9, abs=1e-12)
 

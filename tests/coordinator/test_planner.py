@@ -5,6 +5,7 @@ import pytest
 
 from dtfm_coordinator.allocator.foundations.shapes import NotEnoughNodes
 from dtfm_coordinator.allocator.job_demand import requirements
+from dtfm_coordinator.allocator.problem.model_demand import memory_needed
 from dtfm_coordinator.allocator.workload import Workload
 from dtfm_coordinator.leader import planner as planning
 from dtfm_coordinator.leader.planner import Planner
@@ -207,3 +208,22 @@ def test_an_amended_job_is_planned_for_with_its_batch_and_its_constraints() -> N
         planner.amend(twice.amended({"plan.stages": 9}))
     with pytest.raises(UserError, match="tokens"):
         planner.amend(twice.amended({"training.global_batch": 200}))
+
+
+def test_a_forced_plan_whose_in_flight_numbers_memory_does_not_hold_is_refused_in_one_line() -> None:
+    pace = {"forward": [9, 9], "backward": [9, 9], "ahead": [0], "ahead_delay": [99], "back": [0], "back_delay": [99]}
+    forced = Plan.model_validate(FORCED | {"pacing": pace | {"in_flight": [4, 1], "kept": [4, 1]}})
+    assert for_job(forced, schedule="gpipe").plan(VIEW).schedule == "1f1b"  # which its pace is of
+    resolved = job()
+    needed = memory_needed(forced, requirements(resolved.config, resolved.training))["one"]
+    for short in (0, 1):
+        nodes = tuple(node.model_copy(update={"memory_bytes": needed - short}) for node in VIEW.nodes)
+        view = VIEW.model_copy(update={"nodes": nodes})
+        if not short:
+            assert for_job(forced).plan(view).pacing is not None
+            continue
+        with pytest.raises(
+            UserError, match=r"a would keep 4 micro-batches in flight, which takes .* lower pacing"
+        ) as no:
+            for_job(forced).plan(view)
+        assert "\n" not in str(no.value)

@@ -7,6 +7,9 @@ import pytest
 
 from dtfm_node.commands.solo import Solo
 from dtfm_node.engine.training_stage import TrainingStage
+from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.plan.played_pace import Pacing
+from dtfm_protocol.plan.schedule import actions_of, most_in_flight, orders, plain_in_flight
 from tests.node.engine_reference import LESS, LESS_APART, alone, assert_same_training, distance, state_in, values_of
 from tests.node.engine_swarm import CPU, PLANS, STEPS, Swarm, home, identical, job_of, one_thread, plan_of
 
@@ -46,6 +49,47 @@ async def test_recomputing_a_stage_does_not_change_what_is_computed(
 ) -> None:
     found = await Swarm(home, job_of(home), plan_of(name, recompute=recompute, schedule=schedule)).run()
     assert_same_training(found, alone(home, False), 1e-5)
+
+
+def far_apart(plan: Plan) -> Plan:
+    """The plan with the pace of unequal peers on links that take longer than all compute, and eight more in flight than
+    free links would need."""
+    split, shares = plan.schedule == "zero-bubble", plan.shares()
+    numbers, pairs = range(len(plan.peers)), range(len(plan.pairs))
+    plain = [plain_in_flight(plan, plan.stage_of(peer) or 0, shares, peer) for peer in plan.peers]
+    return plan.model_copy(
+        update={
+            "pacing": Pacing(
+                forward=tuple(3 + number for number in numbers),
+                backward=tuple(7 - number for number in numbers),
+                weight=tuple(2 + number for number in numbers) if split else (),
+                in_flight=tuple(flying + 8 for flying, _ in plain),
+                kept=tuple(kept + 8 for _, kept in plain),
+                ahead=tuple(5 + number for number in pairs),
+                ahead_delay=tuple(300 - number for number in pairs),
+                back=tuple(2 + number for number in pairs),
+                back_delay=tuple(200 + number for number in pairs),
+            )
+        }
+    )
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "zero-bubble"])
+@pytest.mark.parametrize(
+    ("name", "tied", "recompute"),
+    [("1x4", True, []), ("2x2", False, [0]), ("uneven shares", True, [0, 1]), ("crossed routes", False, [1])],
+)
+async def test_orders_for_slow_links_with_many_in_flight_compute_the_same(
+    home: Path, name: str, tied: bool, schedule: str, recompute: list[int]
+) -> None:
+    """Twelve micro-batches a step, of which plans without a pace keep four at most."""
+    plain = plan_of(name, routes=3 * PLANS[name][1], schedule=schedule, recompute=recompute)
+    plan = far_apart(plain)
+    first = plan.peers[0]
+    assert most_in_flight(actions_of(plan, first)) > most_in_flight(actions_of(plain, first))
+    assert orders(plan) != orders(plain)
+    found = await Swarm(home, job_of(home, tied=tied, global_batch=24), plan).run()
+    assert_same_training(found, alone(home, tied, global_batch=24), 1e-5)
 
 
 def in_small_buckets(*arguments: Any) -> TrainingStage:

@@ -7,9 +7,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dtfm_protocol.errors import UserError
 from dtfm_protocol.plan.plan import Plan
-from dtfm_protocol.plan.schedule import Action, actions_of, most_in_flight, orders
+from dtfm_protocol.plan.played_pace import Pacing
+from dtfm_protocol.plan.schedule import (
+    Action,
+    actions_of,
+    most_between,
+    most_in_flight,
+    orders,
+    plain_in_flight,
+)
 from dtfm_protocol.plan.schedule_check import Unrunnable, check
+from dtfm_protocol.schema import needs_of
+from tests.protocol.unit_speed_schedule import UnitSpeedSchedule
 
 SCHEDULES = ["1f1b", "gpipe", "zero-bubble"]
 
@@ -76,6 +87,130 @@ def replay(plan: Plan, made: Mapping[str, Sequence[Action]] | None = None) -> li
                 run.append((peer, action))
                 moved = True
     return run
+
+
+def paced(plan: Plan, **columns: object) -> Plan:
+    """The plan with the pace of free links and equally fast stages, but for `columns`."""
+    split, shares = plan.schedule == "zero-bubble", plan.shares()
+    peers, pairs = len(plan.peers), len(plan.pairs)
+    stage_of = {peer: stage for stage in range(len(plan.stages)) for peer in plan.replicas(stage)}
+    limits = [plain_in_flight(plan, stage_of[peer], shares, peer) for peer in plan.peers]
+    pacing = {
+        "forward": [1] * peers,
+        "backward": [1 if split else 2] * peers,
+        "weight": [1] * peers if split else [],
+        "in_flight": [flying for flying, _ in limits],
+        "kept": [kept for _, kept in limits],
+        **dict.fromkeys(("ahead", "ahead_delay", "back", "back_delay"), [0] * pairs),
+    }
+    return Plan.model_validate(plan.model_dump(mode="json") | {"pacing": pacing | columns})
+
+
+@st.composite
+def paced_plans(draw: st.DrawFn) -> Plan:
+    """Random plans at a random pace: durations from one to hundreds, links from free to slower than all compute."""
+    plan = draw(plans().filter(lambda plan: plan.schedule != "gpipe"))
+    peers, pairs = len(plan.peers), len(plan.pairs)
+
+    def column(count: int, least: int, most: int) -> list[int]:
+        return draw(st.lists(st.integers(least, most), min_size=count, max_size=count))
+
+    slow = draw(st.sampled_from([1, 3, 500]))
+    flying = column(peers, 1, draw(st.sampled_from([1, 4, 20])))
+    columns: dict[str, list[int]] = {
+        "forward": column(peers, 1, slow),
+        "backward": column(peers, 1, 2 * slow),
+        "weight": column(peers, 1, slow) if plan.schedule == "zero-bubble" else [],
+        "in_flight": flying,
+        "kept": [one + draw(st.integers(0, 3)) for one in flying],
+    }
+    for name in ("ahead", "ahead_delay", "back", "back_delay"):
+        columns[name] = column(pairs, 0, draw(st.sampled_from([0, 2, 1000])))
+    return paced(plan, **columns)
+
+
+@given(plan=plans())
+@settings(max_examples=200, deadline=None)
+def test_without_a_pace_orders_are_those_of_unit_speed_over_free_links(plan: Plan) -> None:
+    wanted = UnitSpeedSchedule(plan).run()
+    assert orders(plan) == wanted
+    if plan.schedule != "gpipe":
+        assert orders(paced(plan)) == wanted
+
+
+@given(plan=paced_plans())
+@settings(max_examples=200, deadline=None)
+def test_no_pace_deadlocks(plan: Plan) -> None:
+    assert len(replay(plan)) == len(kinds_of(plan)) * len(plan.routes) * len(plan.stages)
+    check(plan, orders(plan), {peer: most_in_flight(actions_of(plan, peer)) for peer in plan.peers})
+
+
+@given(plan=paced_plans())
+@settings(max_examples=100, deadline=None)
+def test_a_pace_that_is_a_thousand_times_slower_gives_the_same_orders(plan: Plan) -> None:
+    assert plan.pacing is not None
+    times = {
+        name: [1000 * value for value in getattr(plan.pacing, name)]
+        for name in ("forward", "backward", "weight", "ahead", "ahead_delay", "back", "back_delay")
+    }
+    slower = plan.model_copy(update={"pacing": Pacing.model_validate(plan.pacing.model_dump() | times)})
+    assert orders(slower) == orders(plan)
+
+
+@given(depth=st.integers(2, 5), more=st.integers(0, 12), rounds=st.integers(1, 12))
+@settings(max_examples=60, deadline=None)
+def test_a_long_delay_fills_what_may_be_in_flight_and_no_more(depth: int, more: int, rounds: int) -> None:
+    plan = grid(depth, 1, rounds, "1f1b")
+    flying = [depth - stage + more for stage in range(depth)]
+    far = paced(plan, in_flight=flying, kept=flying, back_delay=[10**6] * (depth - 1))
+    for stage in range(depth - 1):
+        assert most_between(actions_of(far, f"p{stage}.0")) == min(rounds, *flying[: stage + 1])
+    assert most_between(actions_of(far, f"p{depth - 1}.0")) <= flying[-1]
+
+
+def test_a_message_waits_for_the_link_and_orders_follow_what_comes_first() -> None:
+    """One sender, two micro-batches: the gradient of the first comes before the second."""
+    plan = paced(grid(2, 1, 2, "1f1b"), ahead=[50], in_flight=[2, 2], kept=[2, 2])
+    assert letters(actions_of(plan, "p1.0")) == "F0 B0 F1 B1"
+    assert letters(actions_of(plan, "p0.0")) == "F0 F1 B0 B1"
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ({"forward": [0, 1]}, "pacing.forward.0: should be at least 1 (got 0)"),
+        ({"backward": [1, 10**12]}, "pacing.backward.1: should be at most 3600000000"),
+        ({"in_flight": [0, 1]}, "pacing.in_flight.0"),
+        ({"in_flight": [70_000, 1], "kept": [70_000, 1]}, "pacing.in_flight.0"),
+        ({"in_flight": [3, 1], "kept": [2, 1]}, "pacing: kept: 2 micro-batches where 3 are in flight"),
+        ({"back": [-1]}, "pacing.back.0"),
+        ({"ahead_delay": []}, "pacing: ahead_delay: 0 numbers for 1 pairs of peers"),
+        ({"kept": [9]}, "pacing: kept: 1 numbers for 2 peers"),
+        ({"weight": [1, 1]}, "pacing: weight belongs to zero-bubble"),
+        ({"forward": [1.5, 1]}, "pacing.forward.0"),
+    ],
+)
+def test_a_pace_that_cannot_be_is_refused_in_one_line(columns: dict[str, object], words: str) -> None:
+    whole = paced(grid(2, 1, 4, "1f1b")).model_dump(mode="json")
+    with pytest.raises(UserError) as refused:
+        Plan.read(whole | {"pacing": whole["pacing"] | columns}, "the plan")
+    assert words in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_pace_of_other_peers_or_of_gpipe_is_refused() -> None:
+    whole = paced(grid(2, 1, 4, "1f1b")).model_dump(mode="json")
+    other = grid(3, 1, 4, "1f1b").model_dump(mode="json")
+    for wrong, words in ((other, "of 2 peers, for 3"), (whole | {"schedule": "gpipe"}, "gpipe")):
+        with pytest.raises(UserError, match=words):
+            Plan.read(wrong | {"pacing": whole["pacing"]}, "the plan")
+
+
+def test_who_does_not_know_of_paces_refuses_such_a_plan_and_reads_others() -> None:
+    plain = grid(2, 1, 4, "1f1b")
+    assert "pacing" not in plain.model_dump(mode="json")
+    assert needs_of(plain) == ()
+    assert needs_of(paced(plain)) == ("pacing",)
 
 
 @given(plan=plans())

@@ -8,13 +8,14 @@ force unless another pays that back within the job's horizon.
 
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from dtfm_coordinator.allocator.foundations.compiled import compiling
 from dtfm_coordinator.allocator.foundations.search_budget import CUT_SHORT, DEFAULT_SEARCH_SECONDS, Budget
 from dtfm_coordinator.allocator.foundations.shapes import Shape, feasible_shapes, shape_words
+from dtfm_coordinator.allocator.paced_plan import most_kept, paced, tightened
 from dtfm_coordinator.allocator.plan_in_force import InForce
 from dtfm_coordinator.allocator.problem.model_demand import ModelDemand
 from dtfm_coordinator.allocator.problem.moving_cost import moving_seconds, standing
@@ -29,6 +30,7 @@ from dtfm_coordinator.allocator.workload import Workload, as_cost, is_soon_predi
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.job_file import Planning
 from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.plan.schedule import orders
 from dtfm_protocol.view.view import LayerSeconds, NodeView, View
 
 FINALISTS = 3
@@ -82,7 +84,8 @@ def allocate(
     peers = tuple(peer for peer in view.ids if available is None or peer in available)
     unavailable = tuple(peer for peer in view.ids if peer not in set(peers))
     shapes = feasible_shapes(len(peers), work.demand.layers, work.micro_batches, work.planning)
-    problems = [pose(view, work, peers, schedule) for schedule in work.schedules]
+    open_pace = work.planning.in_flight == "auto"
+    problems = [pose(view, work, peers, schedule, paced=open_pace) for schedule in work.schedules]
     compile_now(say)  # after all that can be refused has been: it may take a minute
     if budget is None and evaluations is None:
         budget = search_seconds(len(peers), work.micro_batches)
@@ -100,6 +103,7 @@ def allocate(
     if not finalists:
         raise UserError(why_no_plan(work, problems[0], shapes, any(search.fitted for search in searches)))
     chosen = _chosen(finalists, old)
+    chosen = replace(chosen, plan=tightened(chosen.plan))
     plan, cost, reason = _or_stay(work, old, chosen, standstill, _reason(work, chosen, finalists))
     if in_force is not None and old.plan is None:
         reason += f"; the plan in force cannot go on ({old.over}): state moves for {old.moving(chosen.layout):.3g} s"
@@ -197,11 +201,22 @@ class _Finalist:
 def _finalists(
     view: View, work: Workload, peers: tuple[str, ...], posed: Problem, search: Evolution
 ) -> list[_Finalist]:
-    """Return the best layouts of the search under one schedule, simulated exactly where that does not take too long."""
+    """Return the best layouts of the search under one schedule, simulated exactly where that does not take too long.
+
+    Where they have a pace, they come without one first.
+    """
+    best = search.finalists(FINALISTS)
+    tries = [(layout, posed) for layout in best]
+    if posed.paced:
+        plain = posed._replace(paced=False)
+        bare = dict.fromkeys(replace(layout, ahead=()) for layout in best)
+        tries = [(layout, plain) for layout in bare if layout.fits(plain)] + tries
     found = []
-    for layout in search.finalists(FINALISTS):
-        plan = layout.plan(peers, SCHEDULES[posed.schedule], work.planning.wire, layout.recomputed(posed))
-        cost = predict(view, work, plan).cost if is_soon_predicted(work, plan) else layout.cost(posed)
+    for layout, problem in tries:
+        plan = layout.plan(peers, SCHEDULES[posed.schedule], work.planning.wire, layout.recomputed(problem))
+        if problem.paced:
+            plan = paced(view, work, plan, layout.in_flight(problem, peers))
+        cost = predict(view, work, plan).cost if is_soon_predicted(work, plan) else layout.cost(problem)
         if np.isfinite(cost.total):
             found.append(_Finalist(layout, plan, cost))
     return found
@@ -209,12 +224,17 @@ def _finalists(
 
 def _chosen(finalists: list[_Finalist], old: InForce) -> _Finalist:
     """Return the finalist with the shortest step, what moving there takes included; `finalists` are in order of
-    schedule."""
+    schedule, those without a pace first."""
     seconds = [one.cost.total + old.moving(one.layout) / old.horizon for one in finalists]
     near = [number for number, one in enumerate(seconds) if one <= (1 + ALIKE) * min(seconds)]
-    schedule = finalists[near[0]].plan.schedule
-    alike = [number for number in near if finalists[number].plan.schedule == schedule]
+    kind = _kind(finalists[near[0]])
+    alike = [number for number in near if _kind(finalists[number]) == kind]
     return finalists[min(alike, key=lambda number: seconds[number])]
+
+
+def _kind(one: _Finalist) -> tuple[str, bool]:
+    """Return a finalist's schedule, and whether its orders have a pace."""
+    return one.plan.schedule, one.plan.pacing is not None
 
 
 def _or_stay(
@@ -248,6 +268,8 @@ def _reason(work: Workload, best: _Finalist, finalists: list[_Finalist]) -> str:
     stages, each = shape_words(best.layout.counts)
     line = f"{stages} {'stage' if stages == 1 else 'stages'} x {each} {'peer' if each == '1' else 'peers'}"
     line += f", {best.plan.schedule}" if len(work.schedules) > 1 else ""
+    if best.plan.pacing is not None:
+        line += f", up to {most_kept(orders(best.plan))} micro-batches in flight to hide links"
     line += f": {best.cost.total:.3g} s a step predicted"
     others: dict[str, float] = {}
     for one in sorted(finalists, key=lambda one: one.cost.total):
@@ -271,9 +293,12 @@ def _kept_because(work: Workload, old: InForce, best: _Finalist, move: float) ->
 
 
 def _words(work: Workload, one: _Finalist) -> str:
-    """Return a layout's shape, and its schedule where the job leaves that open and it makes a difference."""
+    """Return a layout's shape, and its schedule and pace where the job leaves those open and they make a difference."""
     shape = " x ".join(map(str, shape_words(one.layout.counts)))
-    return f"{shape} by {one.plan.schedule}" if len(work.schedules) > 1 and len(one.layout.counts) > 1 else shape
+    if len(one.layout.counts) == 1:
+        return shape
+    shape += f" by {one.plan.schedule}" if len(work.schedules) > 1 else ""
+    return f"{shape} with more in flight" if one.plan.pacing is not None else shape
 
 
 def _steps(move: float, saved: float) -> str:

@@ -47,6 +47,8 @@ class InForce:
             over = f"it has {len(plan.routes)} micro-batches a step and the job {work.micro_batches}"
         elif plan.schedule not in work.schedules or plan.wire != work.planning.wire:
             over = "the job's schedule or wire is another"
+        elif plan.pacing is not None and work.planning.in_flight == "least":
+            over = "the job now keeps the least in flight"
         elif not has_shape(plan, work.planning):
             over = "the job's [plan] fixes other stages or replicas"
         elif any(posed.memory[index[peer]] < needed for peer, needed in memory_needed(plan, work.demand).items()):

@@ -82,16 +82,20 @@ def as_cost(cost: PredictedSeconds) -> Cost:
     )
 
 
-def pose(view: View, work: Workload, peers: Collection[str], schedule: ScheduleName | None = None) -> Problem:
+def pose(
+    view: View, work: Workload, peers: Collection[str], schedule: ScheduleName | None = None, *, paced: bool = False
+) -> Problem:
     """Return the arrays of `work` on `peers` of `view`, for the compiled cost.
 
     Args:
     schedule: name of the schedule; the job's, or the first of those that it leaves open, unless given.
+    paced: whether orders go by what actions and messages take; gpipe's do not.
 
     Raises:
     UserError: nothing is known of any peer's speed.
     """
     nodes = [node for node in view.nodes if node.id in set(peers)]
+    name = schedule or work.schedules[0]
     return problem(
         tuple(peers),
         Links.of(view),
@@ -99,6 +103,7 @@ def pose(view: View, work: Workload, peers: Collection[str], schedule: ScheduleN
         {node.id: np.inf if node.memory_bytes is None else node.memory_bytes for node in nodes},
         work.demand,
         work.micro_batches,
-        schedule or work.schedules[0],
+        name,
         work.planning.wire,
+        paced and name != "gpipe",
     )

@@ -13,13 +13,15 @@ from dtfm_coordinator.allocator.foundations.shapes import (
     for_fewer_nodes,
 )
 from dtfm_coordinator.allocator.job_demand import requirements
-from dtfm_coordinator.allocator.problem.model_demand import ModelDemand
+from dtfm_coordinator.allocator.problem.model_demand import ModelDemand, memory_needed
 from dtfm_coordinator.allocator.workload import Workload, as_cost, is_soon_predicted, predict
 from dtfm_protocol.data.batches import check_enough
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.amendment import Settings
 from dtfm_protocol.job.resolved_job import ResolvedJob
 from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.plan.schedule import actions_of, most_in_flight
+from dtfm_protocol.process.quantities import bytes_in_words
 from dtfm_protocol.view.view import View
 
 
@@ -169,11 +171,31 @@ class Planner:
         names = stay | dict(zip(placeholders, free, strict=False))
         planning = self.settings.plan
         changes = {"schedule": "1f1b" if planning.schedule == "auto" else planning.schedule, "wire": planning.wire}
-        changes = {key: value for key, value in changes.items() if key not in plan.model_fields_set}
+        written = plan.model_fields_set | ({"schedule"} if plan.pacing is not None else set())
+        changes = {key: value for key, value in changes.items() if key not in written}
         placed = plan.renamed(names).model_copy(
             update={"idle": tuple(free[len(placeholders) :]), "reason": "forced by --plan", **changes}
         )
         cost = predict(view, self._workload, placed).cost
+        self._check_in_flight(placed, view)
         if not math.isfinite(cost.total):
             raise UserError("--plan: it has two nodes talk to each other whose link could not be measured")
         return placed.model_copy(update={"cost": as_cost(cost)})
+
+    def _check_in_flight(self, plan: Plan, view: View) -> None:
+        """Check that peers have memory for what a forced plan with a pace of its own keeps in flight.
+
+        Raises:
+            UserError: one has not.
+        """
+        if plan.pacing is None:
+            return
+        offered = {node.id: node.memory_bytes for node in view.nodes}
+        for peer, needed in memory_needed(plan, self._workload.demand).items():
+            memory = offered[peer]
+            if memory is not None and needed > memory:
+                kept = most_in_flight(actions_of(plan, peer))
+                raise UserError(
+                    f"--plan: {peer[-8:]} would keep {kept} micro-batches in flight, which takes "
+                    f"{bytes_in_words(needed)}, and offers {bytes_in_words(memory)}: lower pacing.in_flight and kept"
+                )

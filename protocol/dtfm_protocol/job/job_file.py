@@ -241,6 +241,11 @@ class Planning(Schema):
     the nodes that are left, in another layout, and says so."""
     schedule: ScheduleName | Literal["auto"] = "auto"
     """Order of forwards and backwards on each peer; "auto": whichever is predicted to be the fastest within memory."""
+    in_flight: Literal["auto", "least"] = Field(default="least", exclude_if=lambda chosen: chosen == "least")
+    """Micro-batches that peers keep between forward and backward under 1F1B and zero-bubble, and so the order of
+    compute: "least": no more than keep equally fast peers busy; "auto": as many as hide the links' delays within
+    memory, in an order made for the peers' speeds and links, where that makes a shorter step. Older nodes refuse such
+    plans."""
     wire: Wire = Wire()
     horizon: Annotated[float, Field(gt=0, le=1e9)] = 600.0
     """Seconds of training within which going over to another plan must pay back what moving state takes."""

@@ -6,6 +6,7 @@
   and which layers of them a peer may hold
 - `peer_state`: the state of a peer: under which plans it may still act, and which states of the model it holds
 - `plan`: which peer serves which stage of which micro-batch
+- `played_pace`: the pace of a plan's step: the durations and delays by which its orders of compute are made
 - `schedule`: pipeline schedules as data: the order in which each peer computes its share of a step
 - `schedule_check`: the check that a schedule can run: everything once, nothing before what it needs, no circle of
   waiting, within memory

@@ -33,8 +33,9 @@ from dtfm_protocol.plan.ballot import Commit
 from dtfm_protocol.plan.lineage import LINEAGE_LIMIT, Ancestor, Chain
 from dtfm_protocol.plan.mark import StateDigest
 from dtfm_protocol.plan.peer_state import LayerRange, Mark
+from dtfm_protocol.plan.played_pace import Pacing
 from dtfm_protocol.plan.signed_commit import SignedCommit
-from dtfm_protocol.schema import Needs, Schema, check_needs, needs_of, unknown_key
+from dtfm_protocol.schema import NEEDED, Needs, Schema, check_needs, needs_of, unknown_key
 
 Route = Annotated[tuple[PeerName, ...], Field(max_length=MOST_STAGES)]
 """Peers that serve the stages of one micro-batch, in order."""
@@ -98,6 +99,10 @@ class Plan(Schema):
     wire: Wire = Wire()
     recompute: Annotated[tuple[Index, ...], Field(max_length=MOST_STAGES)] = ()
     """Stages that keep their layers' inputs alone between forward and backward, and compute the rest anew."""
+    pacing: Annotated[Pacing | None, NEEDED] = Field(default=None, exclude_if=not_)
+    """What actions and messages take, and how many micro-batches each peer may have in flight, by which the orders of
+    compute are made. Without it all stages are taken for equally fast and links for free, and no more are in flight
+    than keep such stages busy. All peers must know it: orders that were made otherwise may wait for each other."""
     resume: Resume = Resume()
     shadows: Annotated[tuple[PeerName | None, ...], Field(max_length=MOST_STAGES)] = ()
     """The peer that keeps a copy of the snapshots of each stage, for stages that one peer alone serves, else None.
@@ -153,6 +158,12 @@ class Plan(Schema):
             layer = end
         return self
 
+    @model_validator(mode="after")
+    def _pacing_is_of_these_peers(self) -> Self:
+        if self.pacing is not None:
+            self.pacing.check(self.schedule, len(self.peers), len(self.pairs))
+        return self
+
     @computed_field  # type: ignore[prop-decorator]
     @property
     def pipelines(self) -> tuple[Route, ...]:
@@ -176,6 +187,12 @@ class Plan(Schema):
     def peers(self) -> tuple[str, ...]:
         """The peers that take part, by stage and order of first use: the fixed order of every sum."""
         return tuple(peer for stage in range(len(self.stages)) for peer in self.replicas(stage))
+
+    @property
+    def pairs(self) -> tuple[tuple[str, str], ...]:
+        """The pairs of peers between which micro-batches go ahead, by boundary and order of first use."""
+        both = range(len(self.stages) - 1)
+        return tuple(dict.fromkeys((route[stage], route[stage + 1]) for stage in both for route in self.routes))
 
     def replicas(self, stage: int) -> tuple[str, ...]:
         """List the peers that serve `stage`, in order of first use."""

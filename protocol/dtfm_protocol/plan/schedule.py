@@ -1,8 +1,9 @@
 """Pipeline schedules as data: the order in which each peer computes its share of a step.
 
 Sending and receiving are not actions: the executor posts every receive ahead and sends off the compute thread, so the
-order of compute is all that a schedule decides. The orders are taken from a list-scheduled run of the whole step at
-unit speed, so they cannot deadlock on any routes: that run is itself a valid execution of them.
+order of compute is all that a schedule decides. The orders are taken from a list-scheduled run of the whole step, by
+the plan's pace or else at unit speed over free links, so they cannot deadlock on any routes: that run is itself a valid
+execution of them.
 """
 
 import heapq
@@ -51,9 +52,10 @@ def orders(plan: Plan) -> dict[str, tuple[Action, ...]]:
     "zero-bubble": as 1F1B, with the backward split, so that the stage before need not wait for the gradients of the
     weights, which fill what would be waiting. After ZB-H1 (Qi et al., 2024, arXiv 2401.10241), and as that within the
     memory of 1F1B's first stage; taken greedily, on K equal stages it idles 2 K - 3 units where that idles K - 1 and
-    1F1B 3 (K - 1).
+    1F1B 3 (K - 1). Under a plan's `pacing` both keep as many in flight as that says, and the order is that of a run in
+    which actions and messages take what it says.
     """
-    return _ListSchedule(plan).run()
+    return _PlayedStep(plan).run()
 
 
 def most_in_flight(actions: Iterable[Action]) -> int:
@@ -65,6 +67,12 @@ def most_in_flight(actions: Iterable[Action]) -> int:
         now += (action.kind == "forward") - (action.kind == last)
         most = max(most, now)
     return most
+
+
+def most_between(actions: Iterable[Action]) -> int:
+    """Return the most micro-batches that a peer has between their forward and their backward at once."""
+    steps = {"forward": 1, "backward": -1, "weight": 0}
+    return max(accumulate(steps[action.kind] for action in actions), default=0)
 
 
 def most_waiting(actions: Iterable[Action]) -> int:
@@ -86,6 +94,7 @@ class _Peer:
     """Micro-batches between forward and backward, at most."""
     most: int
     """Micro-batches whose activations are kept, at most: where weights come apart, until their action."""
+    costs: dict[Kind, int]
     order: list[Action] = field(default_factory=list)
     forwards: list[int] = field(default_factory=list)
     backwards: list[int] = field(default_factory=list)
@@ -96,8 +105,19 @@ class _Peer:
     busy: bool = False
 
 
-class _ListSchedule:
-    """A greedy run of one training step in which every stage is equally fast and links are free.
+@dataclass(slots=True)
+class _Link:
+    """One way of a pair of peers, which carries its messages one after another."""
+
+    transfer: int
+    delay: int
+    free: int = 0
+    """Time from which on it carries nothing."""
+
+
+class _PlayedStep:
+    """A greedy run of one training step, by the plan's pace; without one every stage is equally fast and links are
+    free.
 
     The allocator plays the same run many thousand times a second: its `simulator/compiled_schedule.py` has it as
     compiled loops over arrays, by the same rules, and a test holds the two to each other.
@@ -108,21 +128,23 @@ class _ListSchedule:
         self._gpipe = plan.schedule == "gpipe"
         self._split = plan.schedule == "zero-bubble"
         self._last = len(plan.stages) - 1
-        shares = plan.shares()
-        self._peers = {
-            peer: _Peer(stage, shares[peer], *_limits(plan, stage, shares, peer))
-            for stage in range(len(plan.stages))
-            for peer in plan.replicas(stage)
-        }
-        self._events: list[tuple[int, int, str, Action]] = []
-        self._started = 0
+        self._peers = _peers(plan)
+        self._links: dict[tuple[str, str], _Link] = {}
+        if pace := plan.pacing:
+            for number, (here, there) in enumerate(plan.pairs):
+                self._links[here, there] = _Link(pace.ahead[number], pace.ahead_delay[number])
+                self._links[there, here] = _Link(pace.back[number], pace.back_delay[number])
+        # Time, number, peer, action, and whether its input arrives there then; else it ends.
+        self._events: list[tuple[int, int, str, Action, bool]] = []
+        self._foreseen = self._started = 0
 
     def run(self) -> dict[str, tuple[Action, ...]]:
         """Simulate the step to its end; return the order in which each peer started its actions."""
+        now = 0
         for index, route in enumerate(self._routes):
             heapq.heappush(self._peers[route[0]].forwards, index)
         for name in self._peers:
-            self._start(name, 0)
+            self._start(name, now)
         total = (3 if self._split else 2) * len(self._routes) * (self._last + 1)
         while self._started < total or self._events:
             if not self._events:
@@ -130,13 +152,21 @@ class _ListSchedule:
                 name = min((n for n, p in self._peers.items() if p.forwards), key=lambda n: self._peers[n].forwards[0])
                 self._peers[name].limit += 1
                 self._peers[name].most += 1
-                self._start(name, 0)
+                self._start(name, now)
                 continue
-            now, _, name, action = heapq.heappop(self._events)
-            touched = self._finish(name, action)
-            for peer in touched:
+            now, _, name, action, arrives = heapq.heappop(self._events)
+            if arrives:
+                self._take_input(name, action)
+                self._start(name, now)
+                continue
+            for peer in self._finish(name, action, now):
                 self._start(peer, now)
         return {name: tuple(peer.order) for name, peer in self._peers.items()}
+
+    def _foresee(self, time: int, name: str, action: Action, arrives: bool) -> None:
+        """Let an event happen at a time; those of one time happen in the order in which they were foreseen."""
+        self._foreseen += 1
+        heapq.heappush(self._events, (time, self._foreseen, name, action, arrives))
 
     def _start(self, name: str, now: int) -> None:
         peer = self._peers[name]
@@ -156,16 +186,9 @@ class _ListSchedule:
         peer.busy = True
         peer.order.append(action)
         self._started += 1
-        heapq.heappush(self._events, (now + self._cost(action), self._started, name, action))
+        self._foresee(now + peer.costs[action.kind], name, action, arrives=False)
 
-    def _cost(self, action: Action) -> int:
-        if action.kind == "forward":
-            return FORWARD_COST
-        if action.kind == "weight":
-            return WEIGHT_COST
-        return backward_cost(self._split)
-
-    def _finish(self, name: str, action: Action) -> list[str]:
+    def _finish(self, name: str, action: Action, now: int) -> list[str]:
         """Hand an action's result on; return the peers that may have something to start now."""
         peer, route = self._peers[name], self._routes[action.micro_batch]
         peer.busy = False
@@ -174,8 +197,7 @@ class _ListSchedule:
             if peer.stage == self._last:
                 heapq.heappush(peer.backwards, action.micro_batch)
                 return [name]
-            heapq.heappush(self._peers[route[peer.stage + 1]].forwards, action.micro_batch)
-            return [name, route[peer.stage + 1]]
+            return [name, *self._sent(name, route[peer.stage + 1], action, now)]
         if action.kind == "weight":
             peer.kept -= 1
             return [name]
@@ -184,12 +206,47 @@ class _ListSchedule:
             peer.weights.append(action.micro_batch)
         else:
             peer.kept -= 1
-        if peer.stage == 0:
-            return [name]
-        heapq.heappush(self._peers[route[peer.stage - 1]].backwards, action.micro_batch)
-        return [name, route[peer.stage - 1]]
+        return [name, *(self._sent(name, route[peer.stage - 1], action, now) if peer.stage > 0 else ())]
+
+    def _sent(self, name: str, receiver: str, action: Action, now: int) -> list[str]:
+        """Send an action's result to the same action of the next peer; return that if it is there at once."""
+        arrival = now
+        if link := self._links.get((name, receiver)):
+            link.free = max(now, link.free) + link.transfer
+            arrival = link.free + link.delay
+        if arrival > now:
+            self._foresee(arrival, receiver, action, arrives=True)
+            return []
+        self._take_input(receiver, action)
+        return [receiver]
+
+    def _take_input(self, name: str, action: Action) -> None:
+        peer = self._peers[name]
+        heapq.heappush(peer.forwards if action.kind == "forward" else peer.backwards, action.micro_batch)
 
 
-def _limits(plan: Plan, stage: int, shares: dict[str, int], peer: str) -> tuple[int, int]:
+def _peers(plan: Plan) -> dict[str, _Peer]:
+    shares, stages, split = plan.shares(), len(plan.stages), plan.schedule == "zero-bubble"
+    if pace := plan.pacing:
+        weights = pace.weight or pace.backward  # of which there are no actions then
+        columns = zip(plan.peers, pace.forward, pace.backward, weights, pace.in_flight, pace.kept, strict=True)
+        stage_of = {peer: stage for stage in range(stages) for peer in plan.replicas(stage)}
+        return {
+            name: _Peer(
+                stage_of[name], shares[name], limit, most, {"forward": forward, "backward": backward, "weight": weight}
+            )
+            for name, forward, backward, weight, limit, most in columns
+        }
+    costs: dict[Kind, int] = {"forward": FORWARD_COST, "backward": backward_cost(split), "weight": WEIGHT_COST}
+    return {
+        name: _Peer(stage, shares[name], *plain_in_flight(plan, stage, shares, name), costs)
+        for stage in range(stages)
+        for name in plan.replicas(stage)
+    }
+
+
+def plain_in_flight(plan: Plan, stage: int, shares: dict[str, int], peer: str) -> tuple[int, int]:
+    """Return how many micro-batches a peer of `stage` may have between forward and backward, and may keep in all,
+    where the plan has no pace of its own; `shares` are `plan.shares()`."""
     later = [shares[other] for s in range(stage + 1, len(plan.stages)) for other in plan.replicas(s)]
     return limits(shares[peer], min(later, default=0), stage, len(plan.stages), plan.schedule == "zero-bubble")

@@ -3,9 +3,18 @@
 Each calls nothing and works on numbers alone, so that the search can compile these very functions.
 """
 
+MOST_MICROSECONDS = 3_600_000_000
+"""Longest duration, transfer or delay of which an order of compute is made: an hour."""
 FORWARD_COST, INPUT_COST, WEIGHT_COST = 1, 1, 1
 """Relative durations of a forward, and of a backward's two parts: the forward of a matrix, its input's gradient and
 its own are products of the same size."""
+
+
+def microseconds(seconds: float, least: int) -> int:
+    """Return seconds, 0 or more, as the whole microseconds of which orders are made, from `least` to an hour."""
+    if not seconds * 1e6 < MOST_MICROSECONDS:
+        return MOST_MICROSECONDS
+    return max(least, int(seconds * 1e6 + 0.5))
 
 
 def backward_cost(split: bool) -> int:

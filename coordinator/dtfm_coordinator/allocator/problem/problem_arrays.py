@@ -103,6 +103,8 @@ class Problem(NamedTuple):
     """Bytes kept for each layer and micro-batch in flight."""
     input_bytes: float
     """Bytes kept instead by a stage that recomputes; also those of a message once it is decoded."""
+    paced: bool = False
+    """Whether orders of compute go by what actions and messages take, with more in flight than free links need."""
 
     @property
     def message_bytes(self) -> float:
@@ -119,6 +121,7 @@ def problem(
     micro_batches: int,
     schedule: ScheduleName,
     wire: Wire,
+    paced: bool = False,
 ) -> Problem:
     """Return the arrays of a job on `peers`, in their order."""
     rows = [links.index[peer] for peer in peers]
@@ -169,6 +172,7 @@ def problem(
         logits_gradient_bytes=float(demand.logits_gradient_bytes),
         activation_bytes=float(demand.layer_activation_bytes),
         input_bytes=float(demand.input_bytes),
+        paced=paced,
     )
 
 

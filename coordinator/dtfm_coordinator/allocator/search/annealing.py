@@ -2,8 +2,9 @@
 
 A try changes one thing: two peers exchange places (idle ones included, and two of one stage, which re-pairs them); a
 peer moves to another stage, joins, or goes home; a layer moves from one stage to another; a micro-batch moves from one
-peer of a stage to another. After peers have changed, the stages' shares follow their speeds again, and the layers are
-shared out anew where the old ones no longer fit. (Kirkpatrick, Gelatt and Vecchi, 1983.)
+peer of a stage to another; a stage's peers have more or fewer micro-batches in flight. After peers have changed, the
+stages' shares follow their speeds again, and the layers are shared out anew where the old ones no longer fit.
+(Kirkpatrick, Gelatt and Vecchi, 1983.)
 """
 
 import numpy as np
@@ -12,17 +13,20 @@ import numpy.typing as npt
 from dtfm_coordinator.allocator.foundations.compiled import compiled
 from dtfm_coordinator.allocator.problem.moving_cost import LayersInForce, moving_seconds
 from dtfm_coordinator.allocator.problem.problem_arrays import Problem
-from dtfm_coordinator.allocator.search.layout import layers_by_load
-from dtfm_coordinator.allocator.simulator.compiled_schedule import Course, course_of
+from dtfm_coordinator.allocator.search.layout import layers_for
 from dtfm_coordinator.allocator.simulator.fast_simulator import play
-from dtfm_coordinator.allocator.simulator.slot_memory import most_layers
+from dtfm_coordinator.allocator.simulator.slot_course import Course, course_like, course_of
 from dtfm_coordinator.allocator.simulator.slot_routes import assign_shares
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
-SWAP, MOVE, LAYER, SHARE, REFILL = 0, 1, 2, 3, 4
-"""Kinds of change: exchange two peers, move a peer, move a layer, move a micro-batch, share the layers out anew."""
+SWAP, MOVE, LAYER, SHARE, REFILL, AHEAD = range(6)
+"""Kinds of change: exchange two peers, move a peer, move a layer, move a micro-batch, share the layers out anew, have
+more or fewer micro-batches in flight."""
+
+AHEAD_SHARE = 0.08
+"""Share of tries that change how much is in flight, where that is open."""
 
 
 @compiled
@@ -33,31 +37,37 @@ def anneal(
     counts: Ints,
     shares: Ints,
     layers: Ints,
+    ahead: Ints,
     uneven: bool,
     warm: float,
     cool: float,
     tries: int,
     rng: np.random.Generator,
-) -> tuple[float, Ints, Ints, Ints, Ints]:
+) -> tuple[float, Ints, Ints, Ints, Ints, Ints]:
     """Try `tries` changes, and return the best layout met with its objective.
 
     Args:
     order: numbers of all peers, shape (N,): those in slots first, then the idle ones.
-    counts, shares, layers: peers of each stage, micro-batches of each slot, layers of each stage, as in `Layout`.
+    counts, shares, layers, ahead: peers of each stage, micro-batches of each slot, layers of each stage, and
+    micro-batches more in flight, as in `Layout`.
     uneven: whether the numbers of peers of the stages may change.
     warm, cool: temperatures at the first and the last try, as fractions of the step.
 
     Returns:
-    Seconds of a step, plus those of moving there spread over the horizon; order, counts, shares, layers.
+    Seconds of a step, plus those of moving there spread over the horizon; order, counts, shares, layers, ahead.
     """
     slots, stages = len(shares), len(counts)
-    course = course_of(counts, shares, problem.schedule)
+    course = course_of(problem, order[:slots], counts, shares, layers, ahead)
     current = _objective(problem, now, order[:slots], counts, layers, course)
-    best, best_order, best_counts, best_shares, best_layers = current, order, counts, shares, layers
+    best, best_order, best_counts, best_shares = current, order, counts, shares
+    best_layers, best_ahead = layers, ahead
     for attempt in range(tries):
         temperature = warm * (cool / warm) ** (attempt / tries)
-        new_order, new_counts, new_shares, new_layers = order, counts, shares, layers
-        change = _draw_change(rng, slots, stages, uneven)
+        new_order, new_counts, new_shares, new_layers, new_ahead = order, counts, shares, layers, ahead
+        if problem.paced and stages > 1 and rng.random() < AHEAD_SHARE:
+            change = AHEAD
+        else:
+            change = _draw_change(rng, slots, stages, uneven)
         if change in (SWAP, MOVE):
             if change == SWAP:
                 new_order, new_shares = _swapped(problem, order, counts, shares, rng)
@@ -76,29 +86,31 @@ def anneal(
             new_shares = _shared_otherwise(counts, shares, rng)
             if len(new_shares) == 0:
                 continue
+        elif change == AHEAD:
+            new_ahead = _ahead_otherwise(ahead, problem.micro_batches, rng)
+            if (new_ahead == ahead).all():
+                continue
         new_slots = len(new_shares)
         same = new_slots == slots and (new_counts == counts).all() and (new_shares == shares).all()
-        new_course = course if same else course_of(new_counts, new_shares, problem.schedule)
-        most = most_layers(problem, new_order[:new_slots], new_counts, new_course)[0]
-        if change == REFILL or (new_layers > most).any():
-            new_layers = layers_by_load(problem, new_order[:new_slots], new_counts, new_shares, new_course)
+        peers = new_order[:new_slots]
+        if same:
+            new_course = course_like(problem, peers, new_counts, new_shares, new_layers, new_ahead, course)
+        else:
+            new_course = course_of(problem, peers, new_counts, new_shares, new_layers, new_ahead)
+        if change == REFILL or not new_course.fits:
+            new_layers = layers_for(problem, peers, new_counts, new_shares, new_ahead, new_course)
             if len(new_layers) == 0:
                 continue
+            new_course = course_like(problem, peers, new_counts, new_shares, new_layers, new_ahead, new_course)
         objective = _objective(problem, now, new_order[:new_slots], new_counts, new_layers, new_course)
         worse = objective - current
         if worse <= 0.0 or rng.random() < np.exp(-worse / (temperature * current)):
-            order, counts, shares, layers, slots, current = (
-                new_order,
-                new_counts,
-                new_shares,
-                new_layers,
-                new_slots,
-                objective,
-            )
-            course = new_course
+            order, counts, shares, layers, ahead = new_order, new_counts, new_shares, new_layers, new_ahead
+            course, slots, current = new_course, new_slots, objective
             if current < best * (1 - 1e-9):
-                best, best_order, best_counts, best_shares, best_layers = current, order, counts, shares, layers
-    return best, best_order, best_counts, best_shares, best_layers
+                best, best_order, best_counts, best_shares = current, order, counts, shares
+                best_layers, best_ahead = layers, ahead
+    return best, best_order, best_counts, best_shares, best_layers, best_ahead
 
 
 @compiled
@@ -216,3 +228,16 @@ def _shared_otherwise(counts: Ints, shares: Ints, rng: np.random.Generator) -> I
     shares[giver] -= 1
     shares[taker] += 1
     return shares
+
+
+@compiled
+def _ahead_otherwise(ahead: Ints, most: int, rng: np.random.Generator) -> Ints:
+    """Return how many more are in flight with one stage's number, or all, a little or much larger or smaller."""
+    ahead = ahead.copy()
+    dice, stage = rng.integers(0, 4), rng.integers(0, 2 * len(ahead))
+    for number in range(len(ahead)):
+        if stage == number or stage >= len(ahead):
+            now = ahead[number]
+            changed = (now + 1, now - 1, 2 * now + 2, now // 2)[dice]
+            ahead[number] = min(most, max(0, changed))
+    return ahead

@@ -1,7 +1,7 @@
 """Layout: which peer stands in which slot, and how micro-batches and layers are shared out; its cost and its plan."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Self
 
@@ -10,13 +10,14 @@ import numpy.typing as npt
 
 from dtfm_coordinator.allocator.foundations.compiled import compiled
 from dtfm_coordinator.allocator.problem.problem_arrays import Problem
-from dtfm_coordinator.allocator.simulator.compiled_schedule import Course, course_of
 from dtfm_coordinator.allocator.simulator.fast_simulator import play
 from dtfm_coordinator.allocator.simulator.predicted_seconds import PredictedSeconds
-from dtfm_coordinator.allocator.simulator.slot_memory import most_layers, recomputed
+from dtfm_coordinator.allocator.simulator.slot_course import ROUNDS, Course, course_like, course_of
+from dtfm_coordinator.allocator.simulator.slot_memory import most_layers
 from dtfm_coordinator.allocator.simulator.slot_routes import assign_shares, route_micro_batches
 from dtfm_protocol.job.job_file import ScheduleName, Wire
 from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.plan.schedule import plain_in_flight
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -34,12 +35,16 @@ class Layout:
     """Number of micro-batches of each slot."""
     layers: tuple[int, ...]
     """Number of decoder layers of each stage."""
+    ahead: tuple[int, ...] = ()
+    """Micro-batches that each peer of a stage may have in flight beyond those that keep equally fast stages with free
+    links busy; (): none. Without effect where orders do not go by what messages take (`Problem.paced`)."""
 
     @classmethod
     def of(cls, problem: Problem, stages: Sequence[Sequence[int]]) -> Self | None:
         """Return the peers of each stage with shares that follow their speeds, and layers that follow the stages'.
 
-        It is None where no split of the layers fits in the peers' memory.
+        Where orders go by what messages take, as much is in flight as fits without recomputing; if that cannot be, as
+        much as fits. It is None where no split of the layers fits in the peers' memory.
 
         Raises:
             ValueError: a stage has more peers than a step has micro-batches, or there are more stages than layers.
@@ -51,15 +56,16 @@ class Layout:
         peers = np.array([peer for members in stages for peer in members], dtype=np.int64)
         counts = np.array([len(members) for members in stages], dtype=np.int64)
         shares = shares_by_speed(problem, peers, counts)
-        layers = layers_by_load(problem, peers, counts, shares, course_of(counts, shares, problem.schedule))
+        layers, ahead = laid_out(problem, peers, counts, shares)
         if not layers.size:
             return None
-        return cls.from_arrays(peers, counts, shares, layers)
+        return cls.from_arrays(peers, counts, shares, layers, ahead)
 
     @classmethod
-    def from_arrays(cls, peers: Ints, counts: Ints, shares: Ints, layers: Ints) -> Self:
+    def from_arrays(cls, peers: Ints, counts: Ints, shares: Ints, layers: Ints, ahead: Ints) -> Self:
         """Return the layout with which a compiled search ended."""
-        return cls(*(tuple(array.tolist()) for array in (peers, counts, shares, layers)))
+        more: tuple[int, ...] = tuple(ahead.tolist()) if ahead.any() else ()
+        return replace(cls(*(tuple(array.tolist()) for array in (peers, counts, shares, layers))), ahead=more)
 
     @classmethod
     def of_plan(cls, plan: Plan, peers: Sequence[str]) -> Self | None:
@@ -78,11 +84,13 @@ class Layout:
             for route in plan.routes:
                 fed.setdefault(route[stage], []).append(place[route[stage - 1]])
             stages.append(tuple(sorted(fed, key=lambda peer: sum(fed[peer]) / len(fed[peer]))))
+        ahead = more_in_flight(plan)
         return cls(
             peers=tuple(index[peer] for members in stages for peer in members),
             counts=tuple(map(len, stages)),
             shares=tuple(shares[peer] for members in stages for peer in members),
             layers=tuple(end - first for first, end in plan.stages),
+            ahead=ahead if any(ahead) else (),
         )
 
     def arrays(self) -> tuple[Ints, Ints, Ints, Ints]:
@@ -92,26 +100,36 @@ class Layout:
         )
         return peers, counts, shares, layers
 
+    @property
+    def more(self) -> Ints:
+        """Micro-batches more in flight of each stage's peers, shape (K,)."""
+        return np.array(self.ahead or (0,) * len(self.counts), dtype=np.int64)
+
+    def course(self, problem: Problem) -> Course:
+        """Return routes and order of compute."""
+        return course_of(problem, *self.arrays(), self.more)
+
     def cost(self, problem: Problem) -> PredictedSeconds:
         """Return the predicted seconds of a step, by the fast form of the simulated step."""
-        peers, counts, shares, layers = self.arrays()
-        course = course_of(counts, shares, problem.schedule)
-        busiest, last, committed, applied = play(problem, peers, counts, layers, course)
+        peers, counts, _, layers = self.arrays()
+        busiest, last, committed, applied = play(problem, peers, counts, layers, self.course(problem))
         if not np.isfinite(applied):
             return PredictedSeconds(busiest, np.inf, np.inf, 0.0)
         return PredictedSeconds(busiest, last - busiest, committed - last, applied - committed)
 
     def fits(self, problem: Problem) -> bool:
         """Whether every peer's memory holds its stage and what the schedule keeps in flight, recomputed if need be."""
-        peers, counts, shares, layers = self.arrays()
-        course = course_of(counts, shares, problem.schedule)
-        return bool((most_layers(problem, peers, counts, course)[0] >= layers).all())
+        return bool(self.course(problem).fits)
 
     def recomputed(self, problem: Problem) -> tuple[int, ...]:
         """Return the stages that recompute because a peer's memory would not hold them otherwise."""
-        peers, counts, shares, layers = self.arrays()
-        stages = recomputed(problem, peers, counts, layers, course_of(counts, shares, problem.schedule))
-        return tuple(np.flatnonzero(stages).tolist())
+        return tuple(np.flatnonzero(self.course(problem).again).tolist())
+
+    def in_flight(self, problem: Problem, names: Sequence[str]) -> dict[str, tuple[int, int]]:
+        """Return how many micro-batches each peer may have between forward and backward, and may keep in all."""
+        pace = self.course(problem).pace
+        numbers = zip(self.peers, pace.in_flight.tolist(), pace.kept.tolist(), strict=True)
+        return {names[peer]: (flying, kept) for peer, flying, kept in numbers}
 
     def plan(self, names: Sequence[str], schedule: ScheduleName, wire: Wire, recompute: tuple[int, ...] = ()) -> Plan:
         """Return the plan of this layout; peers that stand in no slot are idle."""
@@ -142,14 +160,69 @@ def shares_by_speed(problem: Problem, peers: Ints, counts: Ints) -> Ints:
 
 
 @compiled
-def layers_by_load(problem: Problem, peers: Ints, counts: Ints, shares: Ints, course: Course) -> Ints:
+def laid_out(problem: Problem, peers: Ints, counts: Ints, shares: Ints) -> tuple[Ints, Ints]:
+    """Return layers of each stage and micro-batches more in flight; no layers where memory holds none.
+
+    It is as much in flight as fits without recomputing, by halves; else as much as fits.
+    """
+    stages = len(counts)
+    ahead = np.zeros(stages, dtype=np.int64)
+    course = course_of(problem, peers, counts, shares, np.ones(stages, dtype=np.int64), ahead)
+    if not problem.paced or stages == 1:
+        return layers_for(problem, peers, counts, shares, ahead, course), ahead
+    best, most = ahead[:0], ahead
+    more = problem.micro_batches
+    while True:
+        ahead = np.full(stages, more, dtype=np.int64)
+        layers = layers_for(problem, peers, counts, shares, ahead, course)
+        if layers.size > 0:
+            if not course_like(problem, peers, counts, shares, layers, ahead, course).again.any():
+                return layers, ahead
+            if best.size == 0:
+                best, most = layers, ahead
+        if more == 0:
+            return best, most
+        more //= 2
+
+
+@compiled
+def layers_for(problem: Problem, peers: Ints, counts: Ints, shares: Ints, ahead: Ints, course: Course) -> Ints:
+    """Return the number of layers of each stage (`layers_by_load`) that fits with the orders which follow from it;
+    empty where none is found.
+
+    Args:
+        course: any course of these counts and shares.
+    """
+    if not problem.paced:
+        anew, kept = most_layers(problem, peers, counts, course.orders)
+        return layers_by_load(problem, peers, counts, shares, anew, kept)
+    everywhere = np.full(len(counts), problem.layers, dtype=np.int64)
+    layers = layers_by_load(problem, peers, counts, shares, everywhere, everywhere)
+    for _ in range(ROUNDS):
+        now = course_like(problem, peers, counts, shares, layers, ahead, course)
+        if now.fits and not now.again.any():
+            return layers
+        anew, kept = most_layers(problem, peers, counts, now.orders)
+        fresh = layers_by_load(problem, peers, counts, shares, anew, kept)
+        if fresh.size == 0 or (fresh == layers).all():
+            break
+        layers = fresh
+    if course_like(problem, peers, counts, shares, layers, ahead, course).fits:
+        return layers
+    return layers[:0]
+
+
+@compiled
+def layers_by_load(problem: Problem, peers: Ints, counts: Ints, shares: Ints, anew: Ints, kept: Ints) -> Ints:
     """Return the number of layers of each stage: each layer goes where the slowest peer's work is then least.
 
     No stage recomputes where a split fits without. It is empty where none leaves every peer within its memory.
+
+    Args:
+    anew, kept: most layers of each stage with recomputing, and without, as `slot_memory.most_layers` returns them.
     """
     stages = len(counts)
-    anew, kept = most_layers(problem, peers, counts, course)
-    most = kept if kept.min() >= 1 and kept.sum() >= problem.layers else anew
+    most = kept if kept.min() >= 1 and kept.sum() >= problem.layers else np.maximum(anew, kept)
     if most.min() < 1 or most.sum() < problem.layers:
         return np.empty(0, dtype=np.int64)
     # A stage is as slow as its slowest peer's share, for each of its layers.
@@ -169,3 +242,15 @@ def layers_by_load(problem: Problem, peers: Ints, counts: Ints, shares: Ints, co
                 chosen, least = stage, work
         layers[chosen] += 1
     return layers
+
+
+def more_in_flight(plan: Plan) -> tuple[int, ...]:
+    """Return how many micro-batches the peers of each stage may have in flight beyond what a plan without a pace of its
+    own would let them, at most."""
+    if plan.pacing is None:
+        return (0,) * len(plan.stages)
+    given, shares = dict(zip(plan.peers, plan.pacing.in_flight, strict=True)), plan.shares()
+    return tuple(
+        max(0, *(given[peer] - plain_in_flight(plan, stage, shares, peer)[0] for peer in plan.replicas(stage)))
+        for stage in range(len(plan.stages))
+    )

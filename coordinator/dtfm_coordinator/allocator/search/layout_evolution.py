@@ -176,6 +176,7 @@ class Evolution:
     def _annealed(self, problem: Problem, layout: Layout, warm: float, met: Callable[[float, Layout], None]) -> Layout:
         """The last of the best layouts that an annealing `met`, in parts short enough to look at the clock between."""
         _, counts, shares, layers = layout.arrays()
+        ahead = layout.more
         standing = set(layout.peers)
         order = np.array([*layout.peers, *(p for p in range(len(problem.forward)) if p not in standing)])
         work = kinds_of(problem.schedule) * problem.micro_batches * len(counts) + int((counts**2).sum())
@@ -187,12 +188,12 @@ class Evolution:
                 break
             hot = warm * cooling**part
             tries = self._budget.left(tries)
-            objective, order, counts, shares, layers = anneal(
-                problem, self._standing, order, counts, shares, layers, self._any_counts, hot, hot * cooling, tries,
-                self._rng,
+            objective, order, counts, shares, layers, ahead = anneal(
+                problem, self._standing, order, counts, shares, layers, ahead, self._any_counts, hot, hot * cooling,
+                tries, self._rng,
             )  # fmt: skip
             self._budget.spend(tries)
-            layout = Layout.from_arrays(order[: len(shares)], counts, shares, layers)
+            layout = Layout.from_arrays(order[: len(shares)], counts, shares, layers, ahead)
             met(objective, layout)
         return layout
 

@@ -14,7 +14,6 @@ import numpy.typing as npt
 from dtfm_coordinator.allocator.foundations.compiled import compiled
 from dtfm_coordinator.allocator.problem.problem_arrays import GPIPE, ZERO_BUBBLE
 from dtfm_coordinator.allocator.simulator.heap import pop, push
-from dtfm_coordinator.allocator.simulator.slot_routes import route_micro_batches
 from dtfm_protocol.plan import schedule_rules
 from dtfm_protocol.plan.schedule_rules import FORWARD_COST, WEIGHT_COST
 
@@ -31,33 +30,48 @@ _may_go_ahead = compiled(schedule_rules.may_go_ahead)
 _peer_limits = compiled(schedule_rules.limits)
 
 
-class Course(NamedTuple):
-    """Routes and order of compute, which follow from stages' counts and shares alone, whoever stands in the slots."""
+class SlotOrders(NamedTuple):
+    """Order of compute of every slot, and what it has the slots keep."""
 
-    routes: Ints
-    """Slot of every micro-batch at every stage, shape (M, K)."""
-    crossed: Ints
-    """Number, in `pairs`, of the pair of slots that each micro-batch crosses at each boundary, shape (M, K - 1)."""
-    pairs: Ints
-    """Pairs of slots between which micro-batches go, shape (P, 2)."""
     actions: Ints
-    """Actions of each slot in order; this and the next three as `order_actions` returns them."""
+    """Actions (`KINDS * micro_batch + FORWARD` and so on), the slots' runs one after the other."""
     starts: Ints
+    """Places where each slot's run begins, shape (slots + 1,)."""
     peaks: Ints
+    """Most micro-batches whose activations each slot keeps: from their forward to the last of their backward."""
+    flights: Ints
+    """Most micro-batches of each slot between their forward and their backward."""
     waits: Ints
-    kinds: int
-    """Number of actions that each micro-batch takes on each peer: two, or three."""
+    """Most micro-batches of each slot whose weights' gradients wait for their own action."""
+
+
+class Pace(NamedTuple):
+    """What actions and messages take, and how many micro-batches each slot may have, as `plan.pacing` says it."""
+
+    took: Ints
+    """Duration of an action by kind and slot, shape (KINDS, slots)."""
+    transfer: Ints
+    """Time for which a message takes the link of each pair, by FORWARD and BACKWARD, shape (2, P)."""
+    delay: Ints
+    """Time from then until it has arrived, shape (2, P)."""
+    in_flight: Ints
+    """Micro-batches between forward and backward, at most, shape (slots,)."""
+    kept: Ints
+    """Micro-batches whose activations are kept, at most, shape (slots,)."""
 
 
 Bools = npt.NDArray[np.bool_]
 
 
 @compiled
-def course_of(counts: Ints, shares: Ints, schedule: int) -> Course:
-    """Return routes and order of compute; arguments as for `order_actions`."""
-    routes, crossed, pairs = route_micro_batches(counts, shares)
-    actions, starts, peaks, waits = order_actions(routes, counts, shares, schedule)
-    return Course(routes, crossed, pairs, actions, starts, peaks, waits, kinds_of(schedule))
+def plain_pace(counts: Ints, shares: Ints, pairs: int, split: bool) -> Pace:
+    """Return the pace of a plan that has none of its own: equally fast stages, free links, as few in flight as keep
+    those busy."""
+    took = np.ones((KINDS, len(shares)), dtype=np.int64)
+    took[FORWARD], took[BACKWARD], took[WEIGHT] = FORWARD_COST, _backward_cost(split), WEIGHT_COST
+    in_flight, kept = plain_limits(counts, shares, split)
+    free = np.zeros((2, pairs), dtype=np.int64)
+    return Pace(took, free, free, in_flight, kept)
 
 
 @compiled
@@ -67,22 +81,17 @@ def kinds_of(schedule: int) -> int:
 
 
 @compiled
-def order_actions(routes: Ints, counts: Ints, shares: Ints, schedule: int) -> tuple[Ints, Ints, Ints, Ints]:
+def order_actions(routes: Ints, crossed: Ints, counts: Ints, shares: Ints, schedule: int, pace: Pace) -> SlotOrders:
     """Return the order in which each slot computes.
 
     One long function on purpose: it runs for every change that a search tries, and its parts would hand each other a
     dozen arrays.
 
     Args:
-    routes: slot of every micro-batch at every stage, shape (M, K).
+    routes, crossed: slots and pairs of every micro-batch, as `route_micro_batches` returns them.
     counts: number of peers of each stage, shape (K,).
     shares: number of micro-batches of each slot, shape (slots,).
     schedule: index into `problem_arrays.SCHEDULES`.
-
-    Returns:
-    Actions (`KINDS * micro_batch + FORWARD` and so on), the slots' runs one after the other; where each slot's run
-    begins, shape (slots + 1,); the most micro-batches whose activations each slot keeps: from their forward to the
-    last of their backward; and the most whose weights' gradients wait for their own action.
     """
     micro_batches, stages = routes.shape
     slots = len(shares)
@@ -91,22 +100,29 @@ def order_actions(routes: Ints, counts: Ints, shares: Ints, schedule: int) -> tu
     starts[1:] = np.cumsum(kinds * shares)
     actions = np.empty(starts[slots], dtype=np.int64)
     own, stage_of = _own_micro_batches(routes, counts, shares)
-    limits, most = _limits(counts, shares, split)
+    limits, most = pace.in_flight.copy(), pace.kept.copy()
     # What each slot could start: [stage, micro-batch]; `first` skips what it has started.
     forwards = np.zeros((stages, micro_batches), dtype=np.bool_)
     backwards = np.zeros((stages, micro_batches), dtype=np.bool_)
     forwards[0, :] = True
+    forwards_ready, backwards_ready = np.zeros(slots, dtype=np.int64), np.zeros(slots, dtype=np.int64)
+    forwards_ready[: counts[0]] = shares[: counts[0]]
     first_forward, first_backward = np.zeros(slots, dtype=np.int64), np.zeros(slots, dtype=np.int64)
     forwards_done, in_flight = np.zeros(slots, dtype=np.int64), np.zeros(slots, dtype=np.int64)
     kept, peaks = np.zeros(slots, dtype=np.int64), np.zeros(slots, dtype=np.int64)
-    waits, done = np.zeros(slots, dtype=np.int64), np.zeros(slots, dtype=np.int64)
+    flights, waits = np.zeros(slots, dtype=np.int64), np.zeros(slots, dtype=np.int64)
+    done = np.zeros(slots, dtype=np.int64)
     # Weights come in the order of the backwards that have ended, the slots' runs one after the other.
     weights = np.empty_like(own)
     weights_ready, weights_done = np.zeros(slots, dtype=np.int64), np.zeros(slots, dtype=np.int64)
     busy = np.zeros(slots, dtype=np.bool_)
-    keys, values, size = np.empty(slots + 1, dtype=np.float64), np.empty(slots + 1, dtype=np.int64), 0
-    started, total = 0, kinds * micro_batches * stages
-    durations = np.array([FORWARD_COST, _backward_cost(split), WEIGHT_COST])
+    free = np.zeros(pace.transfer.shape, dtype=np.int64)  # time from which on each way of a pair carries nothing
+    # Events by number, in the order in which they were foreseen: the slot, and the action that ends there; or, as its
+    # complement, whose input arrives there.
+    started, total, foreseen = 0, kinds * micro_batches * stages, 0
+    most_events = total + 2 * micro_batches * (stages - 1)
+    where, what = np.empty(most_events, dtype=np.int64), np.empty(most_events, dtype=np.int64)
+    times, numbers, size = np.empty(most_events, dtype=np.int64), np.empty(most_events, dtype=np.int64), 0
 
     turn = np.empty(max(2, counts[0]), dtype=np.int64)
     waiting, now = 0, 0
@@ -122,25 +138,30 @@ def order_actions(routes: Ints, counts: Ints, shares: Ints, schedule: int) -> tu
             stage = stage_of[slot]
             base = starts[slot] // kinds
             action = -1
-            if _may_go_back(gpipe, forwards_done[slot], shares[slot]):
+            if backwards_ready[slot] > 0 and _may_go_back(gpipe, forwards_done[slot], shares[slot]):
                 found, first_backward[slot] = _lowest(
                     backwards[stage], own, base, base + shares[slot], first_backward[slot]
                 )
-                if found >= 0:
-                    backwards[stage, found] = False
-                    action = KINDS * found + BACKWARD
-                    if split:
-                        waits[slot] = max(waits[slot], weights_ready[slot] - weights_done[slot] + 1)
-            if action < 0 and _may_go_ahead(gpipe, in_flight[slot], limits[slot], kept[slot], most[slot]):
+                backwards[stage, found] = False
+                backwards_ready[slot] -= 1
+                action = KINDS * found + BACKWARD
+                if split:
+                    waits[slot] = max(waits[slot], weights_ready[slot] - weights_done[slot] + 1)
+            if (
+                action < 0
+                and forwards_ready[slot] > 0
+                and _may_go_ahead(gpipe, in_flight[slot], limits[slot], kept[slot], most[slot])
+            ):
                 found, first_forward[slot] = _lowest(
                     forwards[stage], own, base, base + shares[slot], first_forward[slot]
                 )
-                if found >= 0:
-                    forwards[stage, found] = False
-                    action = KINDS * found + FORWARD
-                    in_flight[slot] += 1
-                    kept[slot] += 1
-                    peaks[slot] = max(peaks[slot], kept[slot])
+                forwards[stage, found] = False
+                forwards_ready[slot] -= 1
+                action = KINDS * found + FORWARD
+                in_flight[slot] += 1
+                kept[slot] += 1
+                flights[slot] = max(flights[slot], in_flight[slot])
+                peaks[slot] = max(peaks[slot], kept[slot])
             if action < 0 and weights_done[slot] < weights_ready[slot]:
                 action = KINDS * weights[base + weights_done[slot]] + WEIGHT
                 weights_done[slot] += 1
@@ -150,31 +171,42 @@ def order_actions(routes: Ints, counts: Ints, shares: Ints, schedule: int) -> tu
             actions[starts[slot] + done[slot]] = action
             done[slot] += 1
             started += 1
-            # Whoever started first goes first among those that end together.
-            end = now + durations[action % KINDS]
-            size = push(keys, values, size, float(end * (total + 1) + started), slot)
+            where[foreseen], what[foreseen] = slot, action
+            size = push(times, numbers, size, now + pace.took[action % KINDS, slot], foreseen)
+            foreseen += 1
         if size == 0:
             if started == total:
-                return actions, starts, peaks, waits
+                return SlotOrders(actions, starts, peaks, flights, waits)
             # Every slot stands at its limit and waits for a forward that another one holds back.
             turn[0] = _held_back(forwards, own, starts // kinds, shares, stage_of)
             limits[turn[0]] += 1
             most[turn[0]] += 1
-            waiting, now = 1, 0
+            waiting = 1
             continue
-        key, slot, size = pop(keys, values, size)
-        now = int(key) // (total + 1)
-        action, stage = actions[starts[slot] + done[slot] - 1], stage_of[slot]
+        time, event, size = pop(times, numbers, size)
+        now = int(time)
+        slot, action = where[event], what[event]
+        stage = stage_of[slot]
+        turn[0], waiting = slot, 1
+        if action < 0:
+            action = ~action
+            if action % KINDS == FORWARD:
+                forwards[stage, action // KINDS] = True
+                forwards_ready[slot] += 1
+            else:
+                backwards[stage, action // KINDS] = True
+                backwards_ready[slot] += 1
+            continue
         micro_batch, kind = action // KINDS, action % KINDS
         busy[slot] = False
-        turn[0], waiting = slot, 1
+        towards = -1
         if kind == FORWARD:
             forwards_done[slot] += 1
             if stage == stages - 1:
                 backwards[stage, micro_batch] = True
+                backwards_ready[slot] += 1
             else:
-                forwards[stage + 1, micro_batch] = True
-                turn[1], waiting = routes[micro_batch, stage + 1], 2
+                towards = stage + 1
         elif kind == WEIGHT:
             kept[slot] -= 1
         else:
@@ -184,9 +216,23 @@ def order_actions(routes: Ints, counts: Ints, shares: Ints, schedule: int) -> tu
                 weights_ready[slot] += 1
             else:
                 kept[slot] -= 1
-            if stage > 0:
-                backwards[stage - 1, micro_batch] = True
-                turn[1], waiting = routes[micro_batch, stage - 1], 2
+            towards = stage - 1
+        if towards >= 0:
+            pair, receiver = crossed[micro_batch, min(stage, towards)], routes[micro_batch, towards]
+            free[kind, pair] = max(now, free[kind, pair]) + pace.transfer[kind, pair]
+            arrival = free[kind, pair] + pace.delay[kind, pair]
+            if arrival > now:
+                where[foreseen], what[foreseen] = receiver, ~action
+                size = push(times, numbers, size, arrival, foreseen)
+                foreseen += 1
+            else:
+                if kind == FORWARD:
+                    forwards[towards, micro_batch] = True
+                    forwards_ready[receiver] += 1
+                else:
+                    backwards[towards, micro_batch] = True
+                    backwards_ready[receiver] += 1
+                turn[1], waiting = receiver, 2
 
 
 @compiled
@@ -210,7 +256,7 @@ def _own_micro_batches(routes: Ints, counts: Ints, shares: Ints) -> tuple[Ints, 
 
 
 @compiled
-def _limits(counts: Ints, shares: Ints, split: bool) -> tuple[Ints, Ints]:
+def plain_limits(counts: Ints, shares: Ints, split: bool) -> tuple[Ints, Ints]:
     """Return the two limits of `schedule_rules.limits` for each slot: micro-batches in flight, and those kept."""
     limits, most = np.ones(len(shares), dtype=np.int64), np.ones(len(shares), dtype=np.int64)
     end, least = len(shares), 0
@@ -226,8 +272,8 @@ def _limits(counts: Ints, shares: Ints, split: bool) -> tuple[Ints, Ints]:
 
 @compiled
 def _lowest(ready: Bools, own: Ints, start: int, end: int, first: int) -> tuple[int, int]:
-    """Return the lowest micro-batch of a slot that is ready, or -1; and how many at the front need not be looked at
-    again."""
+    """Return the lowest micro-batch of a slot that is ready, of which there is one; and how many at the front need not
+    be looked at again."""
     place = start + first
     while place < end:
         if ready[own[place]]:

@@ -17,11 +17,12 @@ import numpy as np
 import numpy.typing as npt
 
 from dtfm_coordinator.allocator.foundations.compiled import compiled
-from dtfm_coordinator.allocator.problem.problem_arrays import ZERO_BUBBLE, Problem
-from dtfm_coordinator.allocator.simulator.compiled_schedule import BACKWARD, FORWARD, KINDS, WEIGHT, Course
+from dtfm_coordinator.allocator.problem.problem_arrays import Problem
+from dtfm_coordinator.allocator.simulator.compiled_schedule import BACKWARD, FORWARD, KINDS, WEIGHT, kinds_of
 from dtfm_coordinator.allocator.simulator.fast_all_reduce import all_reduced, seconds_to_send, tied_all_reduced
 from dtfm_coordinator.allocator.simulator.heap import pop, push
-from dtfm_coordinator.allocator.simulator.slot_memory import Bools, recomputed
+from dtfm_coordinator.allocator.simulator.slot_course import Course
+from dtfm_coordinator.allocator.simulator.slot_pace import action_seconds, backward_layers
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -41,15 +42,15 @@ def play(
     peers: number of the peer in each slot, shape (slots,).
     counts: number of peers of each stage, shape (K,).
     layers: number of layers of each stage, shape (K,).
-    course: routes and order of compute of these counts and their shares (`compiled_schedule.course_of`).
+    course: routes, order of compute, and which stages recompute (`slot_course.course_of`).
 
     Returns:
     The compute of the busiest peer; when the last action has ended, when all have the commit, and when all have
     taken their optimizer step. Seconds, infinite where a pair that cannot talk would have to.
     """
     slots, stages = len(peers), len(counts)
-    again = recomputed(problem, peers, counts, layers, course)
-    ends, backlog = _last_actions(problem, peers, counts, layers, course, again)
+    kinds = kinds_of(problem.schedule)
+    ends, backlog = _last_actions(problem, peers, counts, layers, course)
     busiest, last, slot = 0.0, 0.0, 0
     committed, arbiter = 0.0, peers[course.routes[0, 0]]
     tied = problem.tied_gradients if stages > 1 else 0.0
@@ -60,12 +61,12 @@ def play(
         first_slot = slot
         depth = layers[stage] + (problem.head_layers if stage == stages - 1 else 0.0)
         for member in range(first_slot, first_slot + counts[stage]):
-            count = (course.starts[member + 1] - course.starts[member]) // course.kinds
+            count = (course.orders.starts[member + 1] - course.orders.starts[member]) // kinds
             peer = peers[member]
-            through, weight = _backward_layers(problem, layer, layers[stage], stages, stage)
+            through, weight = backward_layers(problem, layer, layers[stage], stages, stage)
             back = through * (problem.backward[peer] - problem.weight[peer]) + weight * problem.weight[peer]
             work = count * (depth * problem.forward[peer] + back)
-            if again[stage]:
+            if course.again[stage]:
                 work += count * layers[stage] * problem.forward[peer]
             busiest = max(busiest, work)
             last = max(last, ends[member])
@@ -101,53 +102,27 @@ def play(
 
 
 @compiled
-def _backward_layers(problem: Problem, first: int, layers: int, stages: int, stage: int) -> tuple[float, float]:
-    """Return a stage's backward in layers, without and of the gradients of weights, as `stage_compute` does; it begins
-    with the layer `first`."""
-    through, weight = float(layers), problem.trained_before[first + layers] - problem.trained_before[first]
-    if stage == 0:
-        through -= min(problem.untrained_prefix, layers)
-    if stage == stages - 1:
-        through += problem.head_layers
-        weight += problem.head_weight_layers
-    return through, weight
-
-
-@compiled
 def _last_actions(
     problem: Problem,
     peers: Ints,
     counts: Ints,
     layers: Ints,
     course: Course,
-    again: Bools,
 ) -> tuple[Floats, Floats]:
     """Return the seconds at which each slot has ended its last action, and those at which each pair's link back has
-    carried all gradients; the stages marked in `again` recompute.
+    carried all gradients.
 
     One long function on purpose, as `order_actions` is.
     """
-    routes, crossed, pairs, actions, starts = course.routes, course.crossed, course.pairs, course.actions, course.starts
+    routes, crossed, pairs = course.routes, course.crossed, course.pairs
+    actions, starts = course.orders.actions, course.orders.starts
     micro_batches, stages = routes.shape
     slots = len(peers)
-    took = np.zeros((KINDS, slots), dtype=np.float64)
+    took = action_seconds(problem, peers, counts, layers, course.again)
     stage_of = np.empty(slots, dtype=np.int64)
-    slot, layer = 0, 0
+    slot = 0
     for stage in range(stages):
-        depth = layers[stage] + (problem.head_layers if stage == stages - 1 else 0.0)
-        through, weight = _backward_layers(problem, layer, layers[stage], stages, stage)
-        layer += layers[stage]
-        for member in range(slot, slot + counts[stage]):
-            stage_of[member] = stage
-            peer = peers[member]
-            took[FORWARD, member] = depth * problem.forward[peer]
-            took[BACKWARD, member] = through * (problem.backward[peer] - problem.weight[peer])
-            took[WEIGHT, member] = weight * problem.weight[peer]
-            if problem.schedule != ZERO_BUBBLE:
-                took[BACKWARD, member] += took[WEIGHT, member]
-                took[WEIGHT, member] = 0.0
-            if again[stage]:
-                took[BACKWARD, member] += layers[stage] * problem.forward[peer]
+        stage_of[slot : slot + counts[stage]] = stage
         slot += counts[stage]
     # Each pair's seconds on the link, delay, and when the link is free again; by FORWARD and BACKWARD.
     bytes_of = np.array([problem.ahead_bytes, problem.back_bytes])

@@ -1,45 +1,48 @@
-"""Binary heap of numbers in two arrays, for compiled loops: the smallest key first."""
+"""Binary heap of numbered events in two arrays, for compiled loops: the earliest first, of those the lowest number."""
 
 import numpy as np
 import numpy.typing as npt
 
 from dtfm_coordinator.allocator.foundations.compiled import compiled
 
-Keys = npt.NDArray[np.float64]
-Values = npt.NDArray[np.int64]
+Times = npt.NDArray[np.float64] | npt.NDArray[np.int64]
+Numbers = npt.NDArray[np.int64]
 
 
 @compiled
-def push(keys: Keys, values: Values, size: int, key: float, value: int) -> int:
-    """Add an entry to a heap of `size`, and return the new size. The arrays must have room."""
+def push(times: Times, numbers: Numbers, size: int, time: float, number: int) -> int:
+    """Add an event to a heap of `size`, and return the new size. The arrays must have room."""
     place = size
     while place > 0:
         parent = (place - 1) // 2
-        if keys[parent] <= key:
+        if times[parent] < time or (times[parent] == time and numbers[parent] <= number):
             break
-        keys[place], values[place] = keys[parent], values[parent]
+        times[place], numbers[place] = times[parent], numbers[parent]
         place = parent
-    keys[place], values[place] = key, value
+    times[place], numbers[place] = time, number
     return size + 1
 
 
 @compiled
-def pop(keys: Keys, values: Values, size: int) -> tuple[float, int, int]:
-    """Take the entry with the smallest key off a heap of `size`; return its key, its value, and the new size."""
-    key, value = keys[0], values[0]
+def pop(times: Times, numbers: Numbers, size: int) -> tuple[float, int, int]:
+    """Take the first event off a heap of `size`; return its time, its number, and the new size."""
+    time, number = times[0], numbers[0]
     size -= 1
-    moved_key, moved_value = keys[size], values[size]
+    moved_time, moved = times[size], numbers[size]
     place = 0
     while True:
         child = 2 * place + 1
         if child >= size:
             break
-        if child + 1 < size and keys[child + 1] < keys[child]:
-            child += 1
-        if keys[child] >= moved_key:
+        other = child + 1
+        if other < size and (
+            times[other] < times[child] or (times[other] == times[child] and numbers[other] < numbers[child])
+        ):
+            child = other
+        if times[child] > moved_time or (times[child] == moved_time and numbers[child] >= moved):
             break
-        keys[place], values[place] = keys[child], values[child]
+        times[place], numbers[place] = times[child], numbers[child]
         place = child
     if size > 0:
-        keys[place], values[place] = moved_key, moved_value
-    return key, value, size
+        times[place], numbers[place] = moved_time, moved
+    return time, number, size

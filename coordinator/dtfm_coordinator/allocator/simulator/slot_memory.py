@@ -9,27 +9,26 @@ import numpy.typing as npt
 
 from dtfm_coordinator.allocator.foundations.compiled import compiled
 from dtfm_coordinator.allocator.problem.problem_arrays import Problem
-from dtfm_coordinator.allocator.simulator.compiled_schedule import Course
+from dtfm_coordinator.allocator.simulator.compiled_schedule import SlotOrders
 from dtfm_protocol.model import memory_model
 
 Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 _layer_kept_bytes = compiled(memory_model.layer_kept_bytes)
 _messages_bytes = compiled(memory_model.messages_bytes)
 
 
 @compiled
-def most_layers(problem: Problem, peers: Ints, counts: Ints, course: Course) -> tuple[Ints, Ints]:
+def most_layers(problem: Problem, peers: Ints, counts: Ints, orders: SlotOrders) -> tuple[Ints, Ints]:
     """Return the number of layers that fit in the memory of each stage's peers, as if all were as large as the largest.
 
     Args:
     peers: number of the peer in each slot, shape (slots,).
     counts: number of peers of each stage, shape (K,).
-    course: routes and order of compute of these counts and their shares (`compiled_schedule.course_of`).
+    orders: order of compute, which says how much is in flight.
 
     Returns:
-    The numbers with recomputing, where that allows more, and without, each of shape (K,).
+    The numbers with recomputing, and without, each of shape (K,).
     """
     stages = len(counts)
     kept, anew = np.full(stages, problem.layers, dtype=np.int64), np.full(stages, problem.layers, dtype=np.int64)
@@ -45,7 +44,7 @@ def most_layers(problem: Problem, peers: Ints, counts: Ints, course: Course) -> 
             beside += problem.logits_bytes + problem.copied_head_bytes
         for member in range(slot, slot + counts[stage]):
             layer = parameter * problem.layer_parameters + problem.frozen_layer_bytes + problem.copied_layer_bytes
-            flying, waiting = course.peaks[member], course.waits[member]
+            flying, waiting = orders.peaks[member], orders.waits[member]
             room = problem.memory[peers[member]] - beside
             if stage == stages - 1:
                 room -= waiting * problem.logits_gradient_bytes
@@ -55,17 +54,10 @@ def most_layers(problem: Problem, peers: Ints, counts: Ints, course: Course) -> 
             inputs = _layer_kept_bytes(flying, waiting, problem.activation_bytes, problem.input_bytes, True)
             anew[stage] = _no_more(anew[stage], room, layer + inputs)
         slot += counts[stage]
-    return np.maximum(kept, anew), kept
+    return anew, kept
 
 
 @compiled
 def _no_more(most: int, room: float, each: float) -> int:
     """Return `most`, or as many of `each` bytes as `room` bytes hold if that is less."""
     return max(0, int(room // each)) if room < each * most else most
-
-
-@compiled
-def recomputed(problem: Problem, peers: Ints, counts: Ints, layers: Ints, course: Course) -> Bools:
-    """Return for each stage whether it must recompute to fit in its peers' memory, shape (K,)."""
-    stages: Bools = layers > most_layers(problem, peers, counts, course)[1]
-    return stages

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from dtfm_coordinator.allocator.paced_plan import in_flight_of, paced
 from dtfm_coordinator.allocator.problem.model_demand import (
     ActionSeconds,
     layer_seconds,
@@ -48,6 +49,12 @@ def _try(plan: Plan, view: View, work: Workload, peer: str) -> IdlePeer:
         if joined is None:
             continue
         shares = True
+        if plan.pacing is not None:
+            flying = in_flight_of(plan)
+            most = tuple(
+                max(numbers) for numbers in zip(*(flying[other] for other in plan.replicas(stage)), strict=True)
+            )
+            joined = paced(view, work, joined, {**flying, peer: (most[0], most[1])})
         if memory is not None and memory_needed(joined, work.demand)[peer] > memory:
             continue
         fits = True
@@ -65,7 +72,8 @@ def _try(plan: Plan, view: View, work: Workload, peer: str) -> IdlePeer:
 def with_replica(
     plan: Plan, peer: str, stage: int, seconds: Mapping[str, ActionSeconds], own: ActionSeconds
 ) -> Plan | None:
-    """Return the plan with `peer` as one more replica of `stage`; None where no peer has a micro-batch to spare for it.
+    """Return the plan with `peer` as one more replica of `stage`, without a pace; None where no peer has a
+    micro-batch to spare for it.
 
     Micro-batches go over one by one from the peer that is busiest, as long as that leaves the two less busy; then
     each peer gives them from all over its share, so that the newcomer is as evenly fed as the others.
@@ -91,4 +99,4 @@ def with_replica(
         owned = plan.micro_batches(giver)
         for number in range(count):
             routes[owned[((2 * number + 1) * len(owned)) // (2 * count)]][stage] = peer
-    return plan.model_copy(update={"routes": tuple(tuple(route) for route in routes), "cost": None})
+    return plan.model_copy(update={"routes": tuple(tuple(route) for route in routes), "cost": None, "pacing": None})

@@ -12,19 +12,21 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from dtfm_coordinator.allocator.foundations.shapes import has_shape
+from dtfm_coordinator.allocator.paced_plan import paced
 from dtfm_coordinator.allocator.problem.problem_arrays import Problem
-from dtfm_coordinator.allocator.search.layout import Layout, layers_by_load
-from dtfm_coordinator.allocator.simulator.compiled_schedule import course_of, kinds_of
+from dtfm_coordinator.allocator.search.layout import Layout, layers_for
+from dtfm_coordinator.allocator.simulator.compiled_schedule import kinds_of
 from dtfm_coordinator.allocator.simulator.fast_simulator import play
-from dtfm_coordinator.allocator.simulator.slot_memory import most_layers
+from dtfm_coordinator.allocator.simulator.slot_course import course_of
 from dtfm_coordinator.allocator.simulator.slot_routes import assign_shares
 from dtfm_coordinator.allocator.workload import Workload, pose, predict
 from dtfm_coordinator.tools.formatting import named
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.view.view import View
 
-Kind = Literal["exchange", "idle", "without", "moved", "layer"]
-"""Kind of a change: two peers exchanged; an idle one used; one left out; one moved to another stage; a layer moved."""
+Kind = Literal["exchange", "idle", "without", "moved", "layer", "in flight"]
+"""Kind of a change: two peers exchanged; an idle one used; one left out; one moved to another stage; a layer moved;
+more or fewer micro-batches in flight."""
 
 MOST_PLAYED = 10_000_000
 """Number of actions that the fast form plays for all changes together: some seconds."""
@@ -64,6 +66,7 @@ class _Change(NamedTuple):
     words: str
     stages: Stages
     layers: tuple[int, ...]
+    ahead: tuple[int, ...] = ()
     seconds: float = math.inf
     layout: Layout | None = None
 
@@ -78,12 +81,12 @@ def single_changes(plan: Plan, view: View, work: Workload, total: float) -> Trie
     Args:
         total: seconds of a step of the plan, exactly simulated.
     """
-    posed = pose(view, work, view.ids, plan.schedule)
+    posed = pose(view, work, view.ids, plan.schedule, paced=plan.pacing is not None)
     now = Layout.of_plan(plan, view.ids)
     assert now is not None  # predict has refused a plan with a peer that the view lacks
     fast = now.cost(posed).total
     step = kinds_of(posed.schedule) * posed.micro_batches * len(now.counts)
-    changes = _Changes(now, view.ids)
+    changes = _Changes(now, view.ids, posed.paced)
     keeps_shape = has_shape(plan, work.planning) and work.planning.replicas != "auto"
     best: dict[Kind, list[_Change]] = {}
     looked_at = 0
@@ -117,6 +120,8 @@ def _simulated(
     for change in [change for turn in turns for change in turn][:most]:
         assert change.layout is not None
         changed = change.layout.plan(view.ids, plan.schedule, plan.wire, change.layout.recomputed(posed))
+        if posed.paced:
+            changed = paced(view, work, changed, change.layout.in_flight(posed, view.ids))
         seconds = predict(view, work, changed).cost.total
         if math.isfinite(seconds) and (change.kind not in exact or seconds < exact[change.kind].seconds):
             exact[change.kind] = SingleChange(change.words, seconds)
@@ -143,22 +148,24 @@ def _priced(posed: Problem, now: Layout, change: _Change) -> _Change:
     best = change
     for values in dict.fromkeys((tuple(by_speed), tuple(in_place))):
         shares, layers = np.array(values, dtype=np.int64), np.array(change.layers, dtype=np.int64)
-        course = course_of(counts, shares, posed.schedule)
-        if (most_layers(posed, peers, counts, course)[0] < layers).any():
-            layers = layers_by_load(posed, peers, counts, shares, course)
+        ahead = np.array(change.ahead or (0,) * len(counts), dtype=np.int64)
+        course = course_of(posed, peers, counts, shares, layers, ahead)
+        if not course.fits:
+            layers = layers_for(posed, peers, counts, shares, ahead, course)
             if change.kind == "layer" or not layers.size:
                 continue
+            course = course_of(posed, peers, counts, shares, layers, ahead)
         seconds = float(play(posed, peers, counts, layers, course)[3])
         if seconds < best.seconds:
-            best = change._replace(seconds=seconds, layout=Layout.from_arrays(peers, counts, shares, layers))
+            best = change._replace(seconds=seconds, layout=Layout.from_arrays(peers, counts, shares, layers, ahead))
     return best
 
 
 class _Changes:
     """All single changes of a layout, by numbers."""
 
-    def __init__(self, now: Layout, names: tuple[str, ...]) -> None:
-        self._now, self._names = now, names
+    def __init__(self, now: Layout, names: tuple[str, ...], paced: bool) -> None:
+        self._now, self._names, self._paced = now, names, paced
         ends = tuple(accumulate(now.counts))
         self._stages: Stages = tuple(now.peers[first:end] for first, end in zip((0, *ends[:-1]), ends, strict=True))
         standing = set(now.peers)
@@ -175,6 +182,7 @@ class _Changes:
     def drawn(self, most: int) -> Iterator[_Change]:
         """Yield all changes, or about `most` of them: each layer's, and others as drawn, always the same."""
         yield from self._layers()
+        yield from self._in_flight()
         rng = np.random.default_rng(0)
         share = min(1.0, most / self.count)
         for count, change in ((self._exchanges, self._exchange), (self._moves, self._move)):
@@ -198,7 +206,20 @@ class _Changes:
                     layers[giver] -= 1
                     layers[taker] += 1
                     words = f"a layer from stage {giver + 1} to stage {taker + 1}"
-                    yield _Change("layer", words, self._stages, tuple(layers))
+                    yield _Change("layer", words, self._stages, tuple(layers), self._now.ahead)
+
+    def _in_flight(self) -> Iterator[_Change]:
+        if not self._paced or len(self._stages) == 1:
+            return
+        now = self._now.ahead or (0,) * len(self._stages)
+        for stage in range(len(self._stages)):
+            for more in sorted(
+                {now[stage] + 1, max(0, now[stage] - 1), 2 * now[stage], now[stage] // 2} - {now[stage]}
+            ):
+                way = "more" if more > now[stage] else "fewer"
+                words = f"{abs(more - now[stage])} {way} in flight at stage {stage + 1}"
+                ahead = (*now[:stage], more, *now[stage + 1 :])
+                yield _Change("in flight", words, self._stages, self._now.layers, ahead)
 
     def _exchange(self, number: int) -> _Change:
         """Return the exchange of that number: of two working peers, or of a working and an idle one."""
@@ -207,12 +228,12 @@ class _Changes:
         if here < slots:
             working, idle = self._order[here], self._idle[there]
             words = f"{self._said(idle)} in place of {self._said(working)}"
-            return _Change("idle", words, self._replaced({working: idle}), self._now.layers)
+            return _Change("idle", words, self._replaced({working: idle}), self._now.layers, self._now.ahead)
         pair = number - slots * len(self._idle)
         later = (1 + math.isqrt(1 + 8 * pair)) // 2
         one, other = self._order[pair - later * (later - 1) // 2], self._order[later]
         words = f"{self._said(one)} and {self._said(other)} exchanged"
-        return _Change("exchange", words, self._replaced({one: other, other: one}), self._now.layers)
+        return _Change("exchange", words, self._replaced({one: other, other: one}), self._now.layers, self._now.ahead)
 
     def _replaced(self, by: dict[int, int]) -> Stages:
         return tuple(tuple(by.get(peer, peer) for peer in members) for members in self._stages)
@@ -236,4 +257,4 @@ class _Changes:
         return self._moved("moved", f"{self._said(peer)} in stage {to + 1} instead", stages)
 
     def _moved(self, kind: Kind, words: str, stages: list[list[int]]) -> _Change:
-        return _Change(kind, words, tuple(map(tuple, stages)), self._now.layers)
+        return _Change(kind, words, tuple(map(tuple, stages)), self._now.layers, self._now.ahead)
