@@ -18,6 +18,8 @@ from benchmarks.fuzzing.training import ENDS_EARLY, on_a_stream
 from benchmarks.fuzzing.trial import Target
 from dtfm_node.engine.job_survey import JobSurvey, confined_survey
 from dtfm_node.state.snapshots import Snapshots
+from dtfm_protocol.checkpoint.base_pieces import PieceFolder
+from dtfm_protocol.checkpoint.base_transfers import WantBase, serve_base
 from dtfm_protocol.checkpoint.manifest import Manifest, TensorEntry
 from dtfm_protocol.checkpoint.shard import decode_tensor, describe_shard, encode_shard
 from dtfm_protocol.checkpoint.transfers import (
@@ -55,7 +57,11 @@ def file_targets(sides: Sides) -> Iterator[Target]:
     shard = encode_shard(
         {"weight/a": torch.arange(6.0).reshape(2, 3), "exp_avg/a": torch.zeros(2, 3), "weight/b": torch.ones(0, 3)}
     )
+    piece = encode_shard(
+        {"weight/a.weight": torch.ones(2, 3, dtype=torch.int8), "weight/a.weight_scale": torch.ones(2, 1)}
+    )
     yield Target("safetensors file", _described, (shard,))
+    yield Target("piece of weights", functools.partial(_begun_with, sides), (piece,))
     yield Target("snapshot of another peer", functools.partial(_adopted, sides), (shard,))
     yield from _chapters()
     yield from _transfers(sides, shard)
@@ -88,6 +94,19 @@ def _adopted(sides: Sides, data: bytes) -> None:
     finally:
         path.unlink(missing_ok=True)
         snapshots.keep_newest((0, LAYERS), 0)
+
+
+def _begun_with(sides: Sides, data: bytes) -> None:
+    """Read a piece of the weights that a job begins with, of a coordinator that has named whatever is in it."""
+    pieces, sha256 = PieceFolder(sides.folder / "base"), hashlib.sha256(data).hexdigest()
+    try:
+        with pieces.receiving(sha256) as into:
+            into.write(data)
+            into.keep()
+        for key in ("weight/a.weight", "weight/a.weight_scale"):
+            pieces.tensor(sha256, key)
+    finally:
+        pieces.keep_only(())
 
 
 class _States:
@@ -133,6 +152,7 @@ def _transfers(sides: Sides, shard: bytes) -> Iterator[Target]:
     for message, limit in (
         (WantShard(sha256=HASH), 1 << 20),
         (TransferReply(size=5), 1 << 20),
+        (WantBase(sha256=HASH, offset=4, size=8), 1 << 20),
         (WantCatalogue(mark=MARK), 1 << 20),
         (Catalogue(tensors=entries), CATALOGUE_LIMIT),
         (WantPiece(key="weight/a", offset=4, size=8), 1 << 20),
@@ -153,7 +173,14 @@ def _transfers(sides: Sides, shard: bytes) -> Iterator[Target]:
     def shards_given(data: bytes) -> None:
         at_once(serve_shards(SaidBefore(sides.liar.peer_id, data), lambda sha256: b"tokens"))
 
+    def base_given(data: bytes) -> None:
+        with contextlib.suppress(StreamClosed):  # as it always ends
+            pieces = PieceFolder(sides.folder / "base")
+            at_once(serve_base(SaidBefore(sides.liar.peer_id, data), pieces))
+
     yield Target("service of states", state_given, (said,))
+    base_asked = sized(WantBase(sha256=HASH, offset=4, size=8).model_dump_json().encode())
+    yield Target("service of pieces of weights", base_given, (base_asked,), ENDS_EARLY)
     shard_asked = sized(WantShard(sha256=HASH).model_dump_json().encode())
     yield Target("service of shards", shards_given, (shard_asked,), ENDS_EARLY)
 

@@ -5,6 +5,7 @@ from typing import NamedTuple
 from pydantic import BaseModel
 
 from dtfm_node.engine.step_evidence import RECEIPTS, VOTES, CastVotes, WantReceipts, WantVotes
+from dtfm_protocol.checkpoint.base_transfers import BASE, WantBase
 from dtfm_protocol.checkpoint.transfers import (
     CHECKPOINT,
     SHADOW,
@@ -49,6 +50,9 @@ REQUESTS = (
     ),
     Request(CHECKPOINT, "the coordinator", "A stage hands in its share of a checkpoint.", (HandIn, Receipt)),
     Request(SHARDS, "a member or the coordinator", "A piece of the text is fetched.", (WantShard, TransferReply)),
+    Request(
+        BASE, "a member or the coordinator", "Weights that the job begins with are fetched.", (WantBase, TransferReply)
+    ),
     Request(
         STATE,
         "a member or the coordinator",

@@ -41,6 +41,9 @@ from dtfm_node.state.checkpointer import Checkpointer
 from dtfm_node.state.disk_budget import DiskBudget, most_disk
 from dtfm_node.state.inventory import Inventory
 from dtfm_node.state.snapshots import Snapshots
+from dtfm_protocol.checkpoint.base_pieces import FOLDER as BASE_FOLDER
+from dtfm_protocol.checkpoint.base_pieces import PieceFolder
+from dtfm_protocol.checkpoint.base_transfers import BASE, serve_base
 from dtfm_protocol.checkpoint.state_slots import state_table
 from dtfm_protocol.checkpoint.transfers import SHARDS, STATE, serve_shards, serve_state
 from dtfm_protocol.control.messages import CHALLENGE, PRESENCE, Challenge, Presence
@@ -264,10 +267,13 @@ class Daemon:
         async with opening as planes:
             plane = planes.data
             shards, budget = ShardFolder(self._folder / "tokens"), self._disk_budget()
+            pieces = PieceFolder(self._folder / BASE_FOLDER)
             budget.counts(lambda: sum(shards.sizes().values()))
+            budget.counts(lambda: sum(pieces.sizes().values()))
             uplink = UplinkPacer()
             await plane.serve(probe.PROBE, self._unless_paused(lambda stream: probe.answer(stream, uplink)))
             await plane.serve(SHARDS, self._unless_paused(lambda stream: serve_shards(stream, shards.find)))
+            await plane.serve(BASE, self._unless_paused(lambda stream: serve_base(stream, pieces)))
             addresses = await plane.addresses()
             self._reporter.say("measuring", f"measuring {describe(machine.device)}")
             profile = await measure_profile(
@@ -275,7 +281,7 @@ class Daemon:
             )
             snapshots = Snapshots(self._folder / "snapshots", budget)
             await asyncio.to_thread(snapshots.load)
-            holdings = Inventory(snapshots, machine.compute)
+            holdings = Inventory(snapshots, machine.compute, pieces=pieces)
             table = state_table(job.training.optimizer, job.training.weights)
             most_bytes = table.most_file_bytes(model_sizes(job.config).total)
             signer = Signer(self._identity, self._invite.swarm)

@@ -11,24 +11,28 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from dtfm_coordinator.serve.job_edits import remember
 from dtfm_coordinator.serve.model_shelf import pinned
-from dtfm_coordinator.tools.export import export
+from dtfm_coordinator.tools.export import export, load_checkpoint
 from dtfm_coordinator.tools.formatting import amount
 from dtfm_coordinator.tools.generate import generate, sample
+from dtfm_protocol.checkpoint.base_pieces import PieceFolder
 from dtfm_protocol.checkpoint.manifest import Manifest
 from dtfm_protocol.checkpoint.shard import encode_shard
 from dtfm_protocol.checkpoint.store import CheckpointStore
 from dtfm_protocol.data.tokenizer import make_tokenizer, save
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.data_table import Data
-from dtfm_protocol.job.job_file import Checkpointing, Evaluation, Model, Planning, Training
+from dtfm_protocol.job.job_file import Checkpointing, Evaluation, Job, Model, Planning, Training
 from dtfm_protocol.job.resolved_job import Corpus, ResolvedJob, Shard
+from dtfm_protocol.model.base_values import frozen_values
 from dtfm_protocol.model.frozen_parameters import frozen_names
 from dtfm_protocol.model.initial_weights import initial_value
 from dtfm_protocol.model.lora import adapter_shapes
 from dtfm_protocol.model.model_config import resolve_config
 from dtfm_protocol.model.whole_model import build_whole
 from dtfm_protocol.process.logs import log
+from tests.harness.begun_base import begun_with
 
 LENGTH = 24
 SIZES = {
@@ -161,6 +165,14 @@ def job_of(state_dir: Path, config: dict[str, Any], *, pretrained: bool, **keys:
     return job
 
 
+def begin(state_dir: Path, job: ResolvedJob, base: Any) -> ResolvedJob:
+    """Have a job begin with the weights of a model."""
+    weights = {name: value.detach() for name, value in base.named_parameters()}
+    job = begun_with(job, weights, PieceFolder(state_dir / "base"))
+    (state_dir / "job.json").write_text(job.model_dump_json())
+    return job
+
+
 @pytest.mark.parametrize("pretrained", [False, True], ids=["drawn", "pretrained"])
 @pytest.mark.parametrize("name", ["llama", "llama tied"])
 def test_what_was_not_trained_is_exported_as_the_job_began(tmp_path: Path, name: str, pretrained: bool) -> None:
@@ -172,8 +184,7 @@ def test_what_was_not_trained_is_exported_as_the_job_began(tmp_path: Path, name:
     frozen = frozen_names(config, job.training)
     assert ("model.embed_tokens.weight" in frozen) == (name == "llama")
     if pretrained:
-        keep(state_dir, config, {name: value.detach() for name, value in begun.named_parameters()}, step=0)
-        CheckpointStore(state_dir / "checkpoints").keep_for_good(0)
+        job = begin(state_dir, job, begun)
     keep(state_dir, config, {name: value for name, value in now.items() if name not in frozen})
     with pinned(state_dir, 50, tmp_path / "source") as source:  # as a coordinator has it written for members
         export(source, out)
@@ -188,8 +199,7 @@ def test_what_was_not_trained_is_exported_as_the_job_began(tmp_path: Path, name:
     assert f"with {amount(total)} parameters" in card
     assert "| Not trained | decoder layers [0, 1), which are as they began |" in card
     if pretrained:
-        CheckpointStore(state_dir / "checkpoints").keep_for_good(0, kept=False)
-        shutil.rmtree(state_dir / "checkpoints" / "step-00000000")
+        shutil.rmtree(state_dir / "base")
         with pytest.raises(UserError, match="cannot load the model") as caught:
             export(state_dir, tmp_path / "other")
         one_line(caught)
@@ -203,10 +213,7 @@ def test_adapters_are_exported_as_peft_loads_them_or_merged_into_the_model(
     config, lora = resolve_config(MODELS[name], 257, LENGTH), {"r": 2, "lora_alpha": 6.0, "target_modules": targets}
     job = job_of(tmp_path, config, pretrained=True, method="lora", lora=lora)
     base = build_whole(config, seed=1).eval()
-    keep(tmp_path, config, {name: value.detach() for name, value in base.named_parameters()}, step=0)
-    with pytest.raises(UserError, match="no checkpoint of the adapters yet") as caught:
-        export(tmp_path, tmp_path / "adapters")
-    one_line(caught)
+    job = begin(tmp_path, job, base)
     shapes = adapter_shapes(config, job.training.lora)
     drawn = torch.Generator().manual_seed(3)
     keep(tmp_path, config, {name: torch.randn(shape, generator=drawn) for name, shape in shapes.items()})
@@ -227,6 +234,50 @@ def test_adapters_are_exported_as_peft_loads_them_or_merged_into_the_model(
     assert {"adapter_config.json", "adapter_model.safetensors", "tokenizer.json"} <= files
     assert "model.safetensors" not in files
     assert generate(tmp_path, "the", 3, 0.0, seed=1)
+
+
+@pytest.mark.parametrize(("name", "targets"), [("llama tied", ["q_proj", "down_proj"]), ("gpt2", ["c_attn"])])
+@pytest.mark.parametrize("form", ["bf16", "int8"])
+def test_adapters_beside_rounded_weights_are_merged_into_those_that_were_given(
+    tmp_path: Path, name: str, targets: list[str], form: str
+) -> None:
+    """Into the bf16 ones, widened, and not into int8 ones; what the run writes itself is of those it was trained on."""
+    save(make_tokenizer(Data(text="cpython"), []), tmp_path / "tokenizer")
+    config = resolve_config(MODELS[name], 257, LENGTH)
+    lora = {"r": 2, "lora_alpha": 6.0, "target_modules": targets, "base": form}
+    job, base = job_of(tmp_path, config, pretrained=True, method="lora", lora=lora), build_whole(config, seed=1).eval()
+    base.save_pretrained(tmp_path / "given")
+    job = begin(tmp_path, job, base)
+    model = Model(path=tmp_path / "given")
+    remember(Job(name="job", model=model, data=Data(text="cpython"), training=job.training), tmp_path)
+    drawn = torch.Generator().manual_seed(3)
+    shapes = adapter_shapes(config, job.training.lora)
+    keep(tmp_path, config, {key: torch.randn(shape, generator=drawn) for key, shape in shapes.items()})
+    export(tmp_path, tmp_path / "adapters")
+    export(tmp_path, tmp_path / "whole", merge=True)
+    given = AutoModelForCausalLM.from_pretrained(tmp_path / "given")
+    if form == "bf16":
+        decoded = dict(frozen_values(job, PieceFolder(tmp_path / "base")))
+        given.load_state_dict(decoded, strict=False)
+        assert any(not torch.equal(decoded[key], value) for key, value in base.named_parameters())
+    tokens = torch.randint(257, (3, LENGTH), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        wanted = PeftModel.from_pretrained(given, tmp_path / "adapters")(tokens).logits
+        found = AutoModelForCausalLM.from_pretrained(tmp_path / "whole")(tokens).logits
+    assert torch.allclose(found, wanted, atol=1e-4)
+    trained_on, _, _ = load_checkpoint(tmp_path)
+    for key, value in frozen_values(job, PieceFolder(tmp_path / "base")):
+        if not any(f"{target}." in key for target in targets):
+            assert torch.equal(trained_on.get_parameter(key), value)
+    if form == "int8":
+        build_whole(config, seed=2).save_pretrained(tmp_path / "given")
+        with pytest.raises(UserError, match="not those with which this run has begun") as caught:
+            export(tmp_path, tmp_path / "other", merge=True)
+        one_line(caught)
+        shutil.rmtree(tmp_path / "given")
+        with pytest.raises(UserError, match="is not there any more") as caught:
+            export(tmp_path, tmp_path / "other", merge=True)
+        one_line(caught)
 
 
 def one_line(error: pytest.ExceptionInfo[UserError]) -> str:

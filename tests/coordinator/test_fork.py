@@ -16,7 +16,7 @@ from dtfm_protocol.job.job_file import Evaluation, Job, Sharing, Training
 from dtfm_protocol.model.lora import adapter_shapes
 from dtfm_protocol.plan.plan import Plan
 from tests.coordinator.peers import JOB
-from tests.coordinator.test_export import LENGTH, MODELS, job_of, keep, trained
+from tests.coordinator.test_export import LENGTH, MODELS, begin, job_of, keep, trained
 
 AMENDED = {"number": 1, "from_step": 40, "values": {"training.steps": 200, "training.clip_norm": 0.5}}
 
@@ -66,10 +66,10 @@ def test_the_new_job_has_the_weights_and_the_settings_of_that_step(run: Path, tm
 
 def test_a_fork_of_a_job_that_trains_adapters_begins_with_the_model_that_they_make(tmp_path: Path) -> None:
     state, file = tmp_path / "run", tmp_path / "new.toml"
-    whole = trained(state, MODELS["llama"], step=0)
-    config = CheckpointStore(state / "checkpoints").whole(0).config
+    whole = trained(state, MODELS["llama"], step=50)
+    config = CheckpointStore(state / "checkpoints").whole(50).config
     lora = {"r": 8, "lora_alpha": 16.0, "target_modules": ["q_proj"]}
-    job = job_of(state, config, pretrained=True, method="lora", lora=lora)
+    job = begin(state, job_of(state, config, pretrained=True, method="lora", lora=lora), whole)
     adapters = adapter_shapes(config, job.training.lora).items()
     keep(state, config, {name: torch.full(shape, 0.1) for name, shape in adapters})
     remember(Job(name="job", model=MODELS["llama"], data=Data(text="cpython"), training=job.training), state)

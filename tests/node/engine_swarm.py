@@ -24,6 +24,7 @@ from dtfm_node.state.fetch import Fetched
 from dtfm_node.state.inventory import Inventory
 from dtfm_node.state.restore import load_state
 from dtfm_node.state.snapshots import Snapshots
+from dtfm_protocol.checkpoint.base_transfers import BASE, serve_base
 from dtfm_protocol.checkpoint.transfers import STATE, serve_state
 from dtfm_protocol.data.corpus_reader import CorpusReader
 from dtfm_protocol.data.corpus_writer import write_shards
@@ -165,6 +166,7 @@ class Peer:
         await self.plane.serve(TRAINING, self._answer)
         await self.evidence.listen()
         await self.plane.serve(STATE, lambda stream: serve_state(stream, self.holdings))
+        await self.plane.serve(BASE, lambda stream: serve_base(stream, self.holdings.pieces))
 
     async def _answer(self, stream: Stream) -> None:
         self._streams.append(stream)

@@ -10,23 +10,23 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from dtfm_coordinator.records.checkpoint_collector import CheckpointCollector
 from dtfm_node.commands.solo import Solo
 from dtfm_node.engine.training_stage import TrainingStage
-from dtfm_protocol.checkpoint.manifest import Manifest
-from dtfm_protocol.checkpoint.shard import describe_shard, encode_shard
+from dtfm_protocol.checkpoint.base_pieces import PieceFolder
+from dtfm_protocol.checkpoint.base_transfers import BASE, serve_base
 from dtfm_protocol.checkpoint.store import CheckpointStore
-from dtfm_protocol.checkpoint.transfers import STATE, serve_state
 from dtfm_protocol.data.batches import Batches
 from dtfm_protocol.data.token_shards import ShardFolder, TokenReader
 from dtfm_protocol.job.resolved_job import ResolvedJob
+from dtfm_protocol.model.base_forms import SCALE, base_forms
+from dtfm_protocol.model.base_values import BaseValues
 from dtfm_protocol.model.frozen_parameters import frozen_names, trained_names
-from dtfm_protocol.model.initial_weights import initial_value, standard_normal
+from dtfm_protocol.model.initial_weights import initial_value
 from dtfm_protocol.model.whole_model import build_skeleton
 from dtfm_protocol.plan.peer_state import Mark
 from dtfm_protocol.plan.plan import Resume, Source
 from dtfm_protocol.transport.in_memory import MemoryDataPlane, MemoryNetwork
-from tests.harness.named_peers import SWARM
+from tests.harness.begun_base import begun_with, other_weights
 from tests.node.engine_reference import alone, assert_same_training, result_of
 from tests.node.engine_swarm import CPU, LAYERS, Result, State, Swarm, home, job_of, one_thread, plan_of
 
@@ -155,59 +155,105 @@ async def test_recomputing_a_stage_does_not_change_what_is_computed(home: Path, 
     assert_same_training(found, alone(home, False, **keys), 1e-5)
 
 
-def pretrained(home: Path, folder: Path, **keys: Any) -> tuple[ResolvedJob, CheckpointStore]:
-    """A job that begins with weights of its own, and a coordinator's store that has kept them beside later ones."""
-    job = job_of(home, **keys).model_copy(update={"pretrained": True})
-    weights = {
-        f"weight/{name}": standard_normal(99, name, parameter.shape) * 0.05
-        for name, parameter in build_skeleton(job.config).named_parameters()
-    }
-    store = CheckpointStore(folder / "checkpoints")
-    data = encode_shard(weights)
-    file, tensors = describe_shard("stage-0.safetensors", data)
-    with store.draft(0) as draft:
-        draft.add(file.name, data)
-        draft.commit(Manifest(job="tiny", config=job.config, step=0, plan_version=0, files=(file,), tensors=tensors))
-    return job, store
+def pretrained(home: Path, folder: Path, **keys: Any) -> tuple[ResolvedJob, PieceFolder]:
+    """A job that begins with weights of its own, and the coordinator's pieces of them."""
+    job, pieces = job_of(home, **keys), PieceFolder(folder / "base")
+    return begun_with(job, other_weights(job), pieces), pieces
 
 
-@pytest.mark.parametrize("keys", [FIRST_HALF, LORA], ids=["first half", "lora"])
-async def test_pretrained_weights_that_are_not_trained_are_fetched_once_and_kept(
+BF16 = LORA | {"lora": LORA["lora"] | {"base": "bf16"}}
+INT8 = LORA | {"lora": LORA["lora"] | {"base": "int8"}}
+BEGUN = pytest.mark.parametrize(
+    "keys", [{}, FIRST_HALF, LORA, BF16, INT8], ids=["full", "first half", "lora", "lora on bf16", "lora on int8"]
+)
+
+
+@BEGUN
+async def test_pretrained_weights_are_fetched_once_from_whoever_has_them_and_kept(
     home: Path, tmp_path: Path, keys: dict[str, Any]
 ) -> None:
-    """At the start, and in the middle by a node that comes then: the others hold no state of them to give away."""
-    job, store = pretrained(home, tmp_path, **keys)
-    network, archive = MemoryNetwork(), CheckpointCollector(store, job, SWARM)
-    archive.newest()
-    await MemoryDataPlane(network, OWNER).serve(STATE, lambda stream: serve_state(stream, archive))
-    begin = Resume(mark=Mark(), sources=(Source(peer=OWNER, layers=((0, LAYERS),)),))
-    former = Swarm(home, job, plan_of("2x2", author=OWNER, resume=begin), network)
+    """At the start from the coordinator; in the middle, by a node that comes then, from the others that have them."""
+    job, pieces = pretrained(home, tmp_path, **keys)
+    network = MemoryNetwork()
+    owner = MemoryDataPlane(network, OWNER)
+    await owner.serve(BASE, lambda stream: serve_base(stream, pieces))
+    (tmp_path / "tokens").symlink_to(home / "tokens")
+    former = Swarm(tmp_path, job, plan_of("2x2", author=OWNER), network)
     start = await former.run(last=3)
+    owner.vanish()
     held = tuple(Source(peer=me, layers=(former.plan.stages[former.plan.stage_of(me) or 0],)) for me in former.peers)
     second = plan_of("1x4", version=2, author=OWNER, resume=Resume(mark=Mark(step=3, plan=1), sources=held))
-    swarm = Swarm(home, job, second, network, former)
+    swarm = Swarm(tmp_path, job, second, network, former)
     rest = await swarm.run()
     solo = Solo(job, tmp_path, CPU)
-    (tmp_path / "tokens").symlink_to(home / "tokens")
     assert solo.resume() == 0
     assert_same_training(Result(start.rows + rest.rows, rest.state), result_of(solo, tmp_path), 1e-5)
-    fetched = {me: peer.fetched for me, peer in swarm.peers.items()}
-    newcomer, base = swarm.peers["m"].stage, dict(store.tensors(store.whole(0)))
+    newcomer, values = swarm.peers["m"].stage, BaseValues(job, pieces)
     assert newcomer is not None
     state = sum(value.nbytes for value in swarm.peers["m"].states[3].values())
-    assert (state == 0) == (keys is FIRST_HALF)
-    assert OWNER in fetched["m"].sources
-    assert fetched["m"].bytes == state + sum(parameter.nbytes for parameter in newcomer.frozen.values())
-    assert fetched["a"].bytes == 0  # it has its part in memory
-    assert all(torch.equal(parameter, base[name]) for name, parameter in newcomer.frozen.items())
+    needed = {values.piece(name) for name in newcomer.frozen} - {None}
+    assert bool(needed) == bool(keys)
+    assert swarm.peers["m"].fetched.bytes == state + sum(piece.bytes for piece in needed if piece is not None)
+    assert OWNER not in swarm.peers["m"].fetched.sources
+    for peer in swarm.peers.values():
+        assert peer.stage is not None
+        for name, parameter in peer.stage.frozen.items():
+            if not name.endswith(SCALE):
+                kept = values.value(name, tuple(parameter.shape))
+                assert torch.equal(parameter, kept.value)
+                assert kept.scale is None or torch.equal(peer.stage.frozen[name + SCALE], kept.scale)
+    fewer = [piece.bytes for piece in job.base]
+    assert {me: peer.fetched.bytes for me, peer in former.peers.items()} == {
+        me: sum(fewer[:3]) if peer.stage is not None and peer.stage.is_first else sum(fewer[3:])
+        for me, peer in former.peers.items()
+    }
+
+
+@pytest.mark.parametrize(("keys", "dtypes"), [(BF16, {"BF16", "F32"}), (INT8, {"I8", "BF16", "F32"})])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+async def test_a_base_in_less_than_fp32_is_computed_with_as_it_is_decoded(
+    home: Path, tmp_path: Path, keys: dict[str, Any], dtypes: set[str], precision: str
+) -> None:
+    """The swarm keeps it as it is, one process decodes it first; the weights are drawn."""
+    job = job_of(home, tied=True, **keys, precision=precision)
+    swarm = Swarm(tmp_path, job, plan_of("uneven layers", schedule="zero-bubble"))
+    (tmp_path / "tokens").symlink_to(home / "tokens")
+    found = await swarm.run()
+    assert_same_training(found, result_of(Solo(job, tmp_path, CPU), tmp_path), 1e-5 if precision == "fp32" else 2e-2)
+    assert {form.dtype for form in base_forms(job.config, job.training).values()} == dtypes
+    stages = [peer.stage for peer in swarm.peers.values() if peer.stage is not None]
+    assert {torch_name(value) for stage in stages for value in stage.frozen.values()} == dtypes
+
+
+def torch_name(value: torch.Tensor) -> str:
+    return {torch.int8: "I8", torch.bfloat16: "BF16", torch.float32: "F32"}[value.dtype]
+
+
+@pytest.mark.parametrize("keys", [BF16, INT8], ids=["bf16", "int8"])
+def test_a_base_in_less_than_fp32_is_that_of_a_plain_loop_with_the_decoded_weights(
+    home: Path, tmp_path: Path, keys: dict[str, Any]
+) -> None:
+    """Of `transformers` and `peft`, which know nothing of the form."""
+    keys = keys | {"steps": 20}
+    job = job_of(home, **keys)
+    found, model = [row.loss for row in alone(home, False, **keys).rows], adapted_model(job)
+    values = BaseValues(job, PieceFolder(tmp_path))
+    changed = 0
+    for name, parameter in model.get_base_model().named_parameters():
+        if not parameter.requires_grad:
+            decoded = values.value(name.replace("base_layer.", ""), tuple(parameter.shape)).decoded()
+            changed += not torch.equal(decoded, parameter)
+            parameter.data.copy_(decoded)
+    assert changed > LAYERS * 7
+    assert found == pytest.approx(list(plain_losses(home, job, model)), rel=1e-5)
 
 
 @pytest.mark.parametrize("keys", [FIRST_HALF, LORA], ids=["first half", "lora"])
 def test_one_process_that_comes_back_goes_on_from_what_it_has_kept(
     home: Path, tmp_path: Path, keys: dict[str, Any]
 ) -> None:
-    job, store = pretrained(home, tmp_path, **keys)
-    store.keep_for_good(0)
+    job, _ = pretrained(home, tmp_path, **keys)
+    store = CheckpointStore(tmp_path / "checkpoints")
     (tmp_path / "tokens").symlink_to(home / "tokens")
     whole = Solo(job, tmp_path, CPU)
     assert whole.resume() == 0

@@ -27,6 +27,7 @@ def folder(tmp_path: Path) -> Path:
     (folder / "plan.json").write_text("{}")
     for sub, names in {
         "tokens": (SHARD, f".{SHARD}.0123abcd"),
+        "base": (f"{'0' * 64}.safetensors", ".part-0123456789abcdef"),
         "snapshots": (f"{SNAPSHOT}.safetensors", f"{SNAPSHOT}.json", f"{SNAPSHOT}.draft", ".coming-5-0"),
     }.items():
         (folder / sub).mkdir()

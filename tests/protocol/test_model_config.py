@@ -8,7 +8,7 @@ import pytest
 
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.job_file import Model
-from dtfm_protocol.model.model_config import build_config, resolve_config
+from dtfm_protocol.model.model_config import build_config, dropout_in_words, resolve_config
 
 SMALL = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
 
@@ -41,6 +41,15 @@ def test_dropout_is_zero_unless_asked_for() -> None:
     config = resolve("gpt2", {})
     assert [config[key] for key in ("attn_pdrop", "embd_pdrop", "resid_pdrop")] == [0, 0, 0]
     assert resolve("gpt2", {"attn_pdrop": 0.0})["attn_pdrop"] == 0
+
+
+def test_dropout_of_a_folder_is_left_out_and_said(tmp_path: Path) -> None:
+    values = {"model_type": "gpt2", "n_layer": 2, "attn_pdrop": 0.1, "resid_pdrop": 0.2, "embd_pdrop": 0.0}
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    config = resolve_config(Model(path=tmp_path), 256, 32)
+    assert [config[key] for key in ("attn_pdrop", "embd_pdrop", "resid_pdrop")] == [0, 0, 0]
+    assert "asks for dropout (attn_pdrop, resid_pdrop)" in dropout_in_words(Model(path=tmp_path))
+    assert dropout_in_words(Model(architecture="gpt2")) == ""
 
 
 def test_token_ids_of_the_architectures_own_tokenizer_are_dropped() -> None:
@@ -123,7 +132,6 @@ def test_a_folder_brings_its_own_config(tmp_path: Path) -> None:
     [
         ({"model_type": "llama", "vocab_size": 255}, "vocab_size"),
         ({"model_type": "gpt2", "n_positions": 64}, "n_positions"),
-        ({"model_type": "gpt2", "resid_pdrop": 0.1}, "resid_pdrop"),
         ({"model_type": "llama", "quantization_config": {}}, "quantization_config"),
         ({"model_type": "bert"}, "model_type"),
         ({}, "model_type"),

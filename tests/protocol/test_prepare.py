@@ -1,5 +1,6 @@
 """What a job's state dir is filled with, and when that is done anew."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -9,15 +10,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from dtfm_coordinator.allocator import job_demand
-from dtfm_protocol.checkpoint.store import CheckpointStore
+from dtfm_protocol.checkpoint.base_pieces import PieceFolder
 from dtfm_protocol.data import prepare as preparing
 from dtfm_protocol.data.prepare import prepare
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.amendment import KEYS
 from dtfm_protocol.job.job_file import Job
 from dtfm_protocol.job.resolved_job import ResolvedJob
+from dtfm_protocol.model.base_values import BaseValues
 from dtfm_protocol.model.whole_model import build_whole
 
 JOB = """
@@ -166,27 +169,38 @@ def with_weights(home: Path, method: str) -> ResolvedJob:
     return prepared(home)[0]
 
 
-def test_pretrained_weights_that_are_not_trained_stay_with_the_run(home: Path) -> None:
-    job = with_weights(home, 'method = "frozen-layers"\nlayers = [0, 1]\n')
-    assert job.keeps_base
-    store = CheckpointStore(home / "state" / "checkpoints")
-    base = store.whole(0)
-    assert store.kept_for_good() == {0}
-    for step in (1, 2, 3):
-        later = base.model_copy(update={"step": step})
-        with store.draft(step) as draft:
-            draft.add(base.files[0].name, (home / "state/checkpoints/step-00000000/stage-0.safetensors").read_bytes())
-            draft.commit(later)
-        store.prune(1)
-    assert store.steps() == [0, 3]
-    shutil.rmtree(home / "state/checkpoints/step-00000000")
+def test_pretrained_weights_become_pieces_named_by_their_hashes_and_no_checkpoint(home: Path) -> None:
+    job, pieces = with_weights(home, ""), home / "state" / "base"
+    assert [piece.layers for piece in job.base] == [(0, 0), (0, 1), (1, 2), (2, 2)]
+    assert "base" in job.needs
+    for piece in job.base:
+        data = (pieces / f"{piece.sha256}.safetensors").read_bytes()
+        assert (hashlib.sha256(data).hexdigest(), len(data)) == (piece.sha256, piece.bytes)
+    assert {path.stem for path in pieces.iterdir()} == {piece.sha256 for piece in job.base}
+    assert not (home / "state" / "checkpoints").exists()
+    for name, value in build_whole(job.config, seed=1).named_parameters():
+        assert torch.equal(BaseValues(job, PieceFolder(pieces)).value(name, tuple(value.shape)).decoded(), value)
+    assert prepared(home) == (job, [])
+
+
+def test_a_piece_that_is_gone_or_damaged_is_made_again(home: Path) -> None:
+    job, pieces = with_weights(home, ""), home / "state" / "base"
+    (pieces / f"{job.base[0].sha256}.safetensors").unlink()
+    damaged = pieces / f"{job.base[1].sha256}.safetensors"
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"x")
     assert prepared(home)[0] == job
-    assert CheckpointStore(home / "state" / "checkpoints").whole(0).tensors == base.tensors
+    assert all(PieceFolder(pieces).has(piece.sha256) for piece in job.base)
 
 
-def test_pretrained_weights_that_are_all_trained_go_when_newer_ones_come(home: Path) -> None:
-    assert not with_weights(home, "").keeps_base
-    assert CheckpointStore(home / "state" / "checkpoints").kept_for_good() == set()
+def test_weights_that_have_changed_since_the_run_began_are_refused_in_one_line(home: Path) -> None:
+    job = with_weights(home, "")
+    build_whole(job.config, seed=2).save_pretrained(home / "model")
+    with pytest.raises(UserError, match="are not those that the run in") as caught:
+        prepared(home)
+    assert "\n" not in str(caught.value)
+    assert all(PieceFolder(home / "state" / "base").has(piece.sha256) for piece in job.base)
+    build_whole(job.config, seed=1).save_pretrained(home / "model")
+    assert prepared(home)[0] == job
 
 
 def test_layers_that_the_model_does_not_have_are_refused_before_the_text_is_read(home: Path) -> None:

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig
 
-from dtfm_protocol.checkpoint.store import CheckpointStore
+from dtfm_protocol.checkpoint.shard import decode_tensor, describe_shard
 from dtfm_protocol.data.prepare import prepare
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.job_file import Job, Model
@@ -110,12 +110,12 @@ def test_training_begins_with_them_in_what_the_job_keeps_weights_in(llama: Path,
         "data": {"text": [str(llama / "text.txt")]},
         "training": training | {"weights": kept},
     }
-    prepare(Job.read(values, "job.toml"), llama / "state", lambda _: None)
-    store = CheckpointStore(llama / "state" / "checkpoints")
-    manifest = store.newest()
-    assert manifest is not None
-    assert {entry.dtype for entry in manifest.tensors.values()} == {dtype}
-    given = load_file(llama / "model.safetensors")
-    found = dict(store.tensors(manifest))
+    job = prepare(Job.read(values, "job.toml"), llama / "state", lambda _: None)
+    given, found = load_file(llama / "model.safetensors"), dict[str, torch.Tensor]()
+    for piece in job.base:
+        data = (llama / "state" / "base" / f"{piece.sha256}.safetensors").read_bytes()
+        for key, entry in describe_shard("piece.safetensors", data)[1].items():
+            assert entry.dtype == dtype
+            found[key.removeprefix("weight/")] = decode_tensor(entry, data[entry.offset : entry.offset + entry.bytes])
     assert found.keys() == given.keys()
     assert all(torch.equal(value, given[name].to(value.dtype)) for name, value in found.items())

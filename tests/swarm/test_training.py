@@ -151,7 +151,9 @@ async def test_a_run_that_was_stopped_goes_on_with_another_number_of_nodes_and_s
 
 METHODS = {
     "all is trained": "",
-    "adapters are trained": 'method = "lora"\nlora = {r = 4, target_modules = ["q_proj", "down_proj"]}\n',
+    "adapters are trained beside int8 weights": (
+        'method = "lora"\nlora = {r = 4, target_modules = ["q_proj", "down_proj"], base = "int8"}\n'
+    ),
 }
 
 
@@ -169,7 +171,7 @@ def begin_pretrained(job: Path, method: str) -> None:
 @pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 async def test_a_killed_node_is_replaced_by_a_spare_and_the_curve_does_not_notice(swarm: Swarm, method: str) -> None:
     """kill -9 of a stage's only replica: the swarm plans anew from the newest checkpoint, with the idle node. What is
-    not trained that node has from the coordinator."""
+    not trained, and lies in pieces, that node has from whoever else has it."""
     swarm.slow_down()
     job = swarm.job(steps=40, checkpoint=5, tied=not method)
     if method:

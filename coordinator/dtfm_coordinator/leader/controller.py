@@ -397,7 +397,7 @@ class Controller:
         """
         context = self._context
         self._state.kept = await _newest(self._context.archive)
-        kept = {context.identity.peer_id: [self._state.kept]} if self._state.kept.step or context.job.pretrained else {}
+        kept = {context.identity.peer_id: [self._state.kept]} if self._state.kept.step else {}
         plan = next_plan(layout, version, copies, kept, follows)
         timeline, needs_other = await self._amender.follow(follows, plan.resume.mark.step)
         if needs_other:  # it goes back to steps, or on to some, of which other layouts are

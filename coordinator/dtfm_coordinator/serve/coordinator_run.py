@@ -33,6 +33,9 @@ from dtfm_coordinator.serve.serve_options import ServeOptions
 from dtfm_coordinator.serve.standby import Standby
 from dtfm_coordinator.serve.standby_words import StandbyView, standby_health
 from dtfm_coordinator.serve.topic_rules import TopicRules
+from dtfm_protocol.checkpoint.base_pieces import FOLDER as BASE_FOLDER
+from dtfm_protocol.checkpoint.base_pieces import PieceFolder
+from dtfm_protocol.checkpoint.base_transfers import BASE, serve_base
 from dtfm_protocol.checkpoint.store import CheckpointStore
 from dtfm_protocol.checkpoint.transfers import CHECKPOINT, SHARDS, STATE, serve_shards, serve_state
 from dtfm_protocol.control.coordinator_lookup import look_for_new_keys
@@ -188,8 +191,7 @@ class CoordinatorRun:
         return found
 
     async def _serve_data(self, plane: DataPlane) -> None:
-        shards = ShardFolder(self._folder / "tokens")
-        await plane.serve(SHARDS, lambda stream: serve_shards(stream, shards.find))
+        await _serve_beginning(plane, self._folder)
         await plane.serve(STATE, lambda stream: serve_state(stream, self._archive))
         await plane.serve(CHECKPOINT, self._archive.take)
 
@@ -306,3 +308,10 @@ async def _announce(control: ControlPlane, job: ResolvedJob, session: str) -> No
     await control.publish(JOB, job)
     # A broker of its own may still hold the last life's phase, which would send new nodes away.
     await control.publish(PHASE, Phase(name="waiting", text="the coordinator is starting", session=session))
+
+
+async def _serve_beginning(plane: DataPlane, folder: Path) -> None:
+    """Give away what a job begins with: its tokens, and pretrained weights."""
+    shards, pieces = ShardFolder(folder / "tokens"), PieceFolder(folder / BASE_FOLDER)
+    await plane.serve(SHARDS, lambda stream: serve_shards(stream, shards.find))
+    await plane.serve(BASE, lambda stream: serve_base(stream, pieces))

@@ -206,17 +206,13 @@ class ModelShelf:
 
 @contextlib.contextmanager
 def pinned(state_dir: Path, step: int, folder: Path) -> Iterator[Path]:
-    """Make `folder` look like the state folder with this one checkpoint, which is not deleted within the block, and
-    the one of step 0 if it is kept for good: it has the pretrained weights that are not trained.
+    """Make `folder` look like the state folder with this one checkpoint, which is not deleted within the block.
 
     Raises:
         OSError: the checkpoint is gone, or the disk cannot be written.
     """
-    store = CheckpointStore(state_dir / "checkpoints", sweep=False)
     try:
         _link(state_dir, folder, step)
-        if step and 0 in store.kept_for_good():
-            _link(state_dir, folder, 0)
         for path in state_dir.iterdir():
             if path.name not in NOT_FOR_A_CARD:
                 (folder / path.name).symlink_to(path.absolute())

@@ -6,7 +6,7 @@ from pathlib import Path
 from dtfm_protocol.checkpoint.manifest import Manifest
 from dtfm_protocol.checkpoint.store import CheckpointStore
 from dtfm_protocol.errors import Refused, UserError
-from dtfm_protocol.job.job_file import Job
+from dtfm_protocol.job.job_file import Job, Model
 from dtfm_protocol.job.resolved_job import ResolvedJob
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -20,16 +20,11 @@ def write_adapters(job: ResolvedJob, base: str, store: CheckpointStore, manifest
         base: where the model lies beside which they were trained; "": not known.
 
     Raises:
-        UserError: the checkpoint cannot be read, or is the pretrained model's.
+        UserError: the checkpoint cannot be read.
     """
     from safetensors.torch import save_file
 
     from dtfm_protocol.model.lora import is_transposed
-
-    if not manifest.step:
-        raise UserError(
-            "there is no checkpoint of the adapters yet: train until the first one is kept, or take --merge"
-        )
 
     try:
         weights = dict(store.tensors(manifest))
@@ -53,10 +48,25 @@ def write_adapters(job: ResolvedJob, base: str, store: CheckpointStore, manifest
 
 
 def base_of(served: Path) -> str:
-    """Return where the model lies with which a job begins, by the job file that was served last; "": it is not
-    known."""
+    """Return where the model lies with which a job begins, or its name on a hub, by the job file that was served last;
+    "": it is not known."""
+    model = _model_of(served)
+    return "" if model is None else model.hub or str(model.path or "")
+
+
+def given_model(served: Path) -> Path | None:
+    """Return the folder of the model with which a job begins, by the job file that was served last; None: it is not
+    known.
+
+    Raises:
+        UserError: the hub's model cannot be had.
+    """
+    model = _model_of(served)
+    return None if model is None else model.folder
+
+
+def _model_of(served: Path) -> Model | None:
     try:
-        path = Job.model_validate_json(served.read_bytes()).model.path
+        return Job.model_validate_json(served.read_bytes()).model
     except (OSError, ValueError):
-        return ""
-    return "" if path is None else str(path)
+        return None

@@ -2,6 +2,7 @@
 
 import secrets
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,10 @@ from safetensors import SafetensorError
 
 from dtfm_coordinator.serve.job_edits import NAME as SERVED
 from dtfm_coordinator.tools import model_card
-from dtfm_coordinator.tools.adapter_folder import base_of, write_adapters
+from dtfm_coordinator.tools.adapter_folder import base_of, given_model, write_adapters
 from dtfm_coordinator.tools.model_card import CardFacts, card
+from dtfm_protocol.checkpoint.base_pieces import FOLDER as BASE
+from dtfm_protocol.checkpoint.base_pieces import PieceFolder
 from dtfm_protocol.checkpoint.manifest import Manifest
 from dtfm_protocol.checkpoint.store import CheckpointStore
 from dtfm_protocol.data import tokenizer as tokenizers
@@ -50,7 +53,8 @@ def export(state_dir: Path, out: Path, step: int | None = None, *, merge: bool =
         def write(folder: Path) -> None:
             write_adapters(job, base, store, manifest, folder)
     else:
-        model, tokenizer, manifest = load_checkpoint(state_dir, step)
+        given = given_model(state_dir / SERVED) if merge else None
+        model, tokenizer, manifest = load_checkpoint(state_dir, step, given, merge=merge)
         _set_token_ids(model, tokenizer)
 
         def write(folder: Path) -> None:
@@ -75,7 +79,9 @@ def export(state_dir: Path, out: Path, step: int | None = None, *, merge: bool =
     return manifest
 
 
-def load_checkpoint(state_dir: Path, step: int | None = None) -> tuple[Any, Any, Manifest]:
+def load_checkpoint(
+    state_dir: Path, step: int | None = None, given: Path | None = None, *, merge: bool = False
+) -> tuple[Any, Any, Manifest]:
     """Return the model of a whole checkpoint, its tokenizer and its manifest.
 
     The model is on the CPU in the checkpoint's own precision, ready for inference. At no time is there a second copy of
@@ -83,12 +89,23 @@ def load_checkpoint(state_dir: Path, step: int | None = None) -> tuple[Any, Any,
 
     Args:
         step: that of the checkpoint; None: the newest one.
+        given: the folder of the model with which the job begins; None: it is not known.
+        merge: whether adapters that were trained beside int8 weights are merged into those that were given, and not
+            into the rounded ones that they were trained beside.
 
     Raises:
-        UserError: there is no such checkpoint or no tokenizer, or the checkpoint does not fit its config.
+        UserError: there is no such checkpoint or no tokenizer, or the checkpoint does not fit its config, or what was
+            given is not there any more, or is another model.
     """
+    from dtfm_protocol.model.base_values import frozen_values, unrounded_values
+
     store, manifest, tokenizer = _opened(state_dir, step)
-    return _build(store, manifest, _job_of(state_dir)), tokenizer, manifest
+    job, pieces = _job_of(state_dir), PieceFolder(state_dir / BASE)
+    untrained: Iterable[tuple[str, Any]] = ()
+    if job is not None:
+        rounded = merge and job.training.lora.base == "int8"
+        untrained = unrounded_values(job, pieces, given) if rounded else frozen_values(job, pieces)
+    return _build(store, manifest, job, untrained), tokenizer, manifest
 
 
 def _opened(state_dir: Path, step: int | None) -> tuple[CheckpointStore, Manifest, Any]:
@@ -122,19 +139,19 @@ def _of_step(store: CheckpointStore, step: int) -> Manifest:
     raise UserError(f"there is no checkpoint of step {step}: `dtfm-coordinator checkpoints list` shows those there are")
 
 
-def _build(store: CheckpointStore, manifest: Manifest, job: ResolvedJob | None) -> Any:
+def _build(
+    store: CheckpointStore, manifest: Manifest, job: ResolvedJob | None, untrained: Iterable[tuple[str, Any]]
+) -> Any:
     """Return the model: what was trained, of the checkpoint, and what was not, as the job began."""
-    from dtfm_protocol.model.frozen_values import frozen_values
     from dtfm_protocol.model.lora import merge_adapters
     from dtfm_protocol.model.whole_model import build_skeleton
 
     model = build_skeleton(manifest.config)
     try:
         weights = dict(store.tensors(manifest))
-        if job is not None:
-            weights |= dict(frozen_values(job, store))
-            if job.training.method == "lora" and manifest.step:  # step 0 has what the adapters are added to
-                weights = merge_adapters(job.config, job.training.lora, weights)
+        weights |= dict(untrained)
+        if job is not None and job.training.method == "lora":
+            weights = merge_adapters(job.config, job.training.lora, weights)
     except Refused as error:
         raise UserError(f"cannot load the model: {error}: try again") from None
     # Tied weights are one parameter, under its first name.

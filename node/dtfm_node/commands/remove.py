@@ -36,6 +36,7 @@ FILES = (
 """Files of a node, in the order in which they are deleted: a removal that was cut short can be begun again."""
 FOLDERS = {
     "tokens": ("training text", re.compile(r"\.?[0-9a-f]{64}\.tokens(\.[0-9a-f]+)?")),
+    "base": ("the model as it begins", re.compile(r"[0-9a-f]{64}\.safetensors|\.part-[0-9a-f]{16}")),
     "snapshots": ("parts of the model", re.compile(r"\.?(step|coming)-[\w.-]+")),
 }
 """Folders of a node: what lies in each, and the names of files there."""

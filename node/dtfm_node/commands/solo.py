@@ -19,6 +19,8 @@ from dtfm_node.engine.gradient_norm import clip_factor, sum_of_squares
 from dtfm_node.engine.micro_batches import MicroBatch, MicroBatches
 from dtfm_node.engine.optimizers import optimizer_of
 from dtfm_node.engine.state_tensors import load_tensor, state_tensors
+from dtfm_protocol.checkpoint.base_pieces import FOLDER as BASE
+from dtfm_protocol.checkpoint.base_pieces import PieceFolder
 from dtfm_protocol.checkpoint.manifest import Manifest
 from dtfm_protocol.checkpoint.shard import decode_tensor, describe_shard, encode_shard
 from dtfm_protocol.checkpoint.store import CheckpointStore
@@ -26,7 +28,7 @@ from dtfm_protocol.data.batches import Batches
 from dtfm_protocol.data.corpus_reader import CorpusReader
 from dtfm_protocol.data.prepare import prepare
 from dtfm_protocol.data.token_shards import ShardFolder
-from dtfm_protocol.errors import UserError
+from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.job.amendment import Amendment
 from dtfm_protocol.job.amendments_file import read_amendments
 from dtfm_protocol.job.job_file import Job
@@ -34,9 +36,8 @@ from dtfm_protocol.job.job_timeline import JobTimeline
 from dtfm_protocol.job.metrics_file import MetricsFile
 from dtfm_protocol.job.resolved_job import ResolvedJob
 from dtfm_protocol.job.step_metrics import StepMetrics
+from dtfm_protocol.model.base_values import BaseValues
 from dtfm_protocol.model.frozen_parameters import frozen_names
-from dtfm_protocol.model.frozen_values import frozen_values
-from dtfm_protocol.model.initial_weights import initial_value
 from dtfm_protocol.model.lora import add_adapters
 from dtfm_protocol.model.stage import loss_sum
 from dtfm_protocol.model.whole_model import build_whole
@@ -60,6 +61,7 @@ class Solo:
 
         Raises:
             UserError: they do not fit the job.
+            Refused: a piece of the weights that it begins with is not as it was made.
         """
         self._job, self._device = job, device
         self.timeline = JobTimeline(job, amendments)
@@ -67,17 +69,17 @@ class Solo:
         self._corpus = CorpusReader(job.corpus, ShardFolder(folder / "tokens"))
         self._read(1)
         self._model = build_whole(job.config, job.training.seed).train()
+        values = BaseValues(job, PieceFolder(folder / BASE))
         frozen, held = frozen_names(job.config, job.training), dict(self._model.named_parameters())
         if job.training.method == "lora":
             held |= add_adapters(self._model, job.config, job.training.lora, torch.device("cpu"))
         with torch.no_grad():
             for name, parameter in held.items():
-                parameter.copy_(initial_value(job.config, job.training.seed, name, parameter.shape))
+                parameter.copy_(values.value(name, tuple(parameter.shape)).decoded())
                 parameter.requires_grad_(name not in frozen)
         self._model.to(device)
         self._parameters = {name: one for name, one in held.items() if name not in frozen}
         """What is trained."""
-        self._frozen = {name: one for name, one in held.items() if name in frozen}
         if job.training.weights == "bf16":
             keep_in_bf16(self._model, own_products=False)
         self._optimizer = optimizer_of(job.training, self._parameters)
@@ -86,12 +88,7 @@ class Solo:
         """Load the newest checkpoint, if there is one, and return the step that the state is after (0: the initial
         weights)."""
         manifest = self._store.newest()
-        if manifest is None:
-            return 0
-        if self._job.keeps_base:
-            for name, value in frozen_values(self._job, self._store):
-                self._frozen[name].data.copy_(value)
-        if not manifest.step and self._job.is_drawn:
+        if manifest is None or not manifest.step:
             return 0
         for key in self._optimizer.table.keys(self._parameters, manifest.step):
             tensor = decode_tensor(manifest.tensors[key], self._store.read(manifest, key))
@@ -181,7 +178,10 @@ def run(job: Job, folder: Path, device: torch.device, display: Display, amendmen
     changes = tuple[Amendment, ...]()
     if amendments is not None:
         resolved, changes = _as_begun(resolved, amendments), read_amendments(amendments)
-    solo = Solo(resolved, folder, device, changes)
+    try:
+        solo = Solo(resolved, folder, device, changes)
+    except Refused as error:
+        raise UserError(f"the weights that the job begins with cannot be read: {error}; start it again") from None
     done = solo.resume()
     rows = MetricsFile(folder / "metrics.jsonl")
     rows.forget_after(done)

@@ -55,4 +55,9 @@ def keep_in_bf16(model: nn.Module, *, own_products: bool) -> None:
         if own_products and is_product(module):
             continue
         for name, _ in list(module.named_parameters(recurse=False)):
-            parametrize.register_parametrization(module, name, _InFp32(), unsafe=True)
+            widen(module, name)
+
+
+def widen(module: nn.Module, name: str) -> None:
+    """Have a module see one of its parameters in fp32, whatever it is kept in."""
+    parametrize.register_parametrization(module, name, _InFp32(), unsafe=True)

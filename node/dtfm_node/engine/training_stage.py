@@ -11,12 +11,15 @@ from dtfm_node.engine.device import autocast
 from dtfm_node.engine.elementwise_update import UpdateSettings
 from dtfm_node.engine.final_groups import FinalGroups, Finished
 from dtfm_node.engine.flat_gradients import FlatGradients
+from dtfm_node.engine.frozen_forms import keep_forms
 from dtfm_node.engine.gradient_norm import clip_factor
 from dtfm_node.engine.layers import compile_layers, recompute
 from dtfm_node.engine.optimizers import optimizer_of
 from dtfm_node.engine.weight_gradients import Pending, WeightGradients
+from dtfm_protocol.checkpoint.shard import torch_dtype
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.job_file import Training
+from dtfm_protocol.model.base_forms import base_forms
 from dtfm_protocol.model.frozen_parameters import frozen_names
 from dtfm_protocol.model.initial_weights import initialise
 from dtfm_protocol.model.model_sizes import model_sizes
@@ -63,12 +66,11 @@ class TrainingStage:
         self.config, self.training, self._device, self._wire = config, training, device, plan.wire
         self.training_at: Callable[[int], Training] = lambda step: training
         """Returns the values by which the update of a step goes."""
-        self.stage: Stage = build_stage(config, first, end, device)
-        self.parameters, self.frozen = _divided(self.stage, config, training)
+        self.stage, self.parameters, self.frozen = _built(config, (first, end), training, device)
         """What is trained, by name, on which all of the state rests, and what stays as it begins."""
         groups = [[name for name in group if name in self.parameters] for group in self.stage.backward_order()]
-        # torch.compile knows no gradient that has another type than its weight.
-        compiled = compiled and training.weights == "fp32"
+        # torch.compile knows no gradient that has another type than its weight, and no integers for one.
+        compiled = compiled and training.weights == training.lora.base == "fp32"
         self.hidden_size = model_sizes(config).hidden_size
         sizes = [{name: self.parameters[name].numel() for name in names} for names in groups]
         flats = flats_of(plan, index, sizes, shared_names(config), bucket_bytes)
@@ -269,9 +271,14 @@ class TrainingStage:
         self.mark, self.commit = becomes, commit
 
 
-def _divided(stage: Stage, config: dict[str, Any], training: Training) -> tuple[Parameters, Parameters]:
-    """Give a stage its adapters and the type of its weights; return what the job trains of it, and what it does not,
-    which takes no gradient."""
+def _built(
+    config: dict[str, Any], layers: LayerRange, training: Training, device: torch.device
+) -> tuple[Stage, Parameters, Parameters]:
+    """Build a stage with its adapters, its weights in their forms; return it with what the job trains of it, and what
+    it does not, which takes no gradient."""
+    forms = base_forms(config, training) if training.method == "lora" else {}
+    dtypes = {name: torch_dtype(form.dtype) for name, form in forms.items()}
+    stage = build_stage(config, *layers, device, dtypes)
     if training.method == "lora":
         stage.adapt(config, training.lora)
     held, frozen = stage.named_state(), frozen_names(config, training)
@@ -280,4 +287,5 @@ def _divided(stage: Stage, config: dict[str, Any], training: Training) -> tuple[
     if training.weights == "bf16":
         keep_in_bf16(stage, own_products=True)
     trained = {name: parameter for name, parameter in held.items() if name not in frozen}
-    return trained, {name: parameter for name, parameter in held.items() if name in frozen}
+    untrained = {name: parameter for name, parameter in held.items() if name in frozen}
+    return stage, trained, untrained | keep_forms(stage.model, untrained, forms)

@@ -14,13 +14,17 @@ from torch import nn
 from torch.nn import functional
 from transformers.pytorch_utils import Conv1D
 
+from dtfm_protocol.model.base_forms import SCALE
+
 Pending = tuple[nn.Parameter, nn.Parameter | None, torch.Tensor, torch.Tensor, bool]
 """Operands of a matrix's gradient: matrix, bias, the product's input, its output's gradient, and whether the matrix is
 stored [in, out]."""
 
 
 _WIDENED_VALUES = 1 << 24
-"""Values of a matrix, about, that are widened to fp32 at a time, where it is kept in bf16: 64 MiB."""
+"""Values of a matrix, about, that are widened to fp32 at a time, where it is kept in less: 64 MiB."""
+SCALE_NAME = f"weight{SCALE}"
+"""Name that a module has the scales of its matrix by, where that is kept in int8."""
 
 
 def is_product(module: nn.Module) -> bool:
@@ -90,37 +94,44 @@ def _forward(matrices: WeightGradients, module: Any) -> Callable[[torch.Tensor],
     transposed = isinstance(module, Conv1D)
 
     def forward(x: torch.Tensor) -> torch.Tensor:
-        weight, bias = module.weight, module.bias
+        weight, bias, scale = module.weight, module.bias, getattr(module, SCALE_NAME, None)
         if torch.is_autocast_enabled(x.device.type):
             dtype = torch.get_autocast_dtype(x.device.type)
             x, low = x.to(dtype), matrices.lowered(weight, dtype)
         else:
             low = weight.detach()
         if torch.is_grad_enabled():
-            y: torch.Tensor = _Product.apply(x, low, weight, bias, transposed, matrices)  # type: ignore[no-untyped-call]
+            y: torch.Tensor = _Product.apply(x, low, scale, weight, bias, transposed, matrices)  # type: ignore[no-untyped-call]
             return y
-        return _product(x, low, bias, transposed)
+        return _product(x, low, scale, bias, transposed)
 
     return forward
 
 
-def _product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, transposed: bool) -> torch.Tensor:
+def _product(
+    x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor | None, bias: torch.Tensor | None, transposed: bool
+) -> torch.Tensor:
     bias = None if bias is None else bias.to(x.dtype)
     with torch.autocast(x.device.type, enabled=False):
         found = [
             functional.linear(x, part, None if bias is None else bias[first:end])
-            for first, end, part in _parts(weight, x.dtype, transposed)
+            for first, end, part in _parts(weight, scale, x.dtype, transposed)
         ]
     return found[0] if len(found) == 1 else torch.cat(found, -1)
 
 
-def _parts(weight: torch.Tensor, dtype: torch.dtype, transposed: bool) -> Iterator[tuple[int, int, torch.Tensor]]:
-    """Yield the matrix in `dtype`, as the rows `[first, end)` of [out, in]: whole, where it is kept in that."""
+def _parts(
+    weight: torch.Tensor, scale: torch.Tensor | None, dtype: torch.dtype, transposed: bool
+) -> Iterator[tuple[int, int, torch.Tensor]]:
+    """Yield the matrix in `dtype`, as the rows `[first, end)` of [out, in]: whole, where it is kept in that. Integers
+    become fp32, times the scale of their row, and that `dtype`, one after the other (`base_forms`)."""
     rows = weight.t() if transposed else weight
+    scales = scale if scale is None or not transposed else scale.t()
     each = len(rows) if weight.dtype == dtype else max(1, _WIDENED_VALUES // rows.shape[1])
     for first in range(0, len(rows), each):
         end = min(first + each, len(rows))
-        yield first, end, rows[first:end].to(dtype)
+        part = rows[first:end]
+        yield first, end, (part if scales is None else part.float().mul_(scales[first:end])).to(dtype)
 
 
 class _Product(torch.autograd.Function):
@@ -131,6 +142,7 @@ class _Product(torch.autograd.Function):
         ctx: Any,
         x: torch.Tensor,
         low: torch.Tensor,
+        scale: torch.Tensor | None,
         weight: nn.Parameter,
         bias: nn.Parameter | None,
         transposed: bool,
@@ -139,18 +151,19 @@ class _Product(torch.autograd.Function):
         if weight.requires_grad:
             ctx.save_for_backward(x)
         # Neither copied nor kept alive by the graph: parameters change after the step only.
-        ctx.low, ctx.weight, ctx.bias, ctx.transposed, ctx.matrices = low, weight, bias, transposed, matrices
-        return _product(x, low, bias, transposed)
+        ctx.low, ctx.scale, ctx.weight, ctx.bias = low, scale, weight, bias
+        ctx.transposed, ctx.matrices = transposed, matrices
+        return _product(x, low, scale, bias, transposed)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, None, None, None, None, None]:
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, *tuple[None, ...]]:
         (gradient,) = gradients
         if ctx.weight.requires_grad:
             (x,) = ctx.saved_tensors
             ctx.matrices.put((ctx.weight, ctx.bias, x, gradient, ctx.transposed))
         towards_input = None
         if ctx.needs_input_grad[0]:
-            for first, end, part in _parts(ctx.low, gradient.dtype, ctx.transposed):
+            for first, end, part in _parts(ctx.low, ctx.scale, gradient.dtype, ctx.transposed):
                 product = gradient[..., first:end] @ part
                 towards_input = product if towards_input is None else towards_input.add_(product)
-        return towards_input, None, None, None, None, None
+        return towards_input, None, None, None, None, None, None

@@ -1,5 +1,7 @@
 """States of the model that this node holds: written to disk, given to others, and restored.
 
+- `base_weights`: weights that a stage begins with, and those of it that are never trained: from this node's memory,
+  else drawn from the job's seed, or read from pieces, which are fetched from whoever has them
 - `catalogue_proof`: proof of catalogues: which sources of a state offer what its replicas have signed, and which lie
 - `checkpoint_upload`: upload of this node's share of each checkpoint, repeated until the checkpoint is whole at the
   coordinator
@@ -8,8 +10,6 @@
 - `disk_budget`: the budget of disk: how much a node keeps for the swarm, in all, and what is refused above it
 - `fetch`: fetch of a state from all peers that hold it at once, piece by piece; nothing is believed but hashes that
   are certified, or that they agree on
-- `frozen_weights`: frozen weights of a stage, those that are not trained: from this node's memory, else drawn from the
-  job's seed, or fetched from the coordinator where the job begins with pretrained ones
 - `held_states`: states of the model that a node keeps in memory from one plan to the next: which stays, and until when
 - `inventory`: inventory of the states of the model that this node holds, and gives to others: what it trains on, what
   it trained on before as long as others may lack it, and snapshots

@@ -11,6 +11,7 @@ from dtfm_node.engine.state_tensors import state_tensors
 from dtfm_node.engine.training_stage import TrainingStage
 from dtfm_node.state.held_states import HeldStates
 from dtfm_node.state.snapshots import Snapshots, read_piece
+from dtfm_protocol.checkpoint.base_pieces import FOLDER, PieceFolder
 from dtfm_protocol.checkpoint.manifest import TensorEntry
 from dtfm_protocol.checkpoint.shard import tensor_entry
 from dtfm_protocol.identity.signer import Signer
@@ -29,10 +30,18 @@ class Inventory:
 
     Args:
         redo_seconds: see `Timeouts.state_redo`.
+        pieces: weights that the job begins with; None: they lie in the snapshots' folder.
     """
 
-    def __init__(self, snapshots: Snapshots, compute: Compute, redo_seconds: float = TIMEOUTS.state_redo) -> None:
+    def __init__(
+        self,
+        snapshots: Snapshots,
+        compute: Compute,
+        redo_seconds: float = TIMEOUTS.state_redo,
+        pieces: PieceFolder | None = None,
+    ) -> None:
         self.snapshots = snapshots
+        self.pieces = PieceFolder(snapshots.folder / FOLDER) if pieces is None else pieces
         self.held: HeldStates[TrainingStage] = HeldStates()
         """States in memory."""
         self.loaded: set[str] = set()

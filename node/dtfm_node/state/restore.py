@@ -6,9 +6,9 @@ from pathlib import Path
 from dtfm_node.engine.runtime import Compute
 from dtfm_node.engine.state_tensors import load_tensor, state_tensors
 from dtfm_node.engine.training_stage import TrainingStage
+from dtfm_node.state.base_weights import load_base
 from dtfm_node.state.catalogue_proof import CertifiedPart
 from dtfm_node.state.fetch import Fetch, Fetched
-from dtfm_node.state.frozen_weights import load_frozen
 from dtfm_node.state.inventory import Inventory
 from dtfm_node.state.snapshots import read_piece
 from dtfm_protocol.checkpoint.manifest import TensorEntry
@@ -37,10 +37,9 @@ async def load_state(
     Refused: what was given does not fit.
     """
     mark = plan.resume.mark
-    frozen = await load_frozen(plane, job, plan, state, holdings, compute)
-    if mark.step == 0 and job.is_drawn:
-        await compute(state.initialise)
-        return frozen
+    base = await load_base(plane, job, plan, state, holdings, compute)
+    if mark.step == 0:
+        return base
     wanted = set(state.optimizer.table.keys(state.parameters, mark.step)) - holdings.loaded
     parts = await compute(certified_parts, job, plan)
 
@@ -91,7 +90,7 @@ async def load_state(
         givers = "another machine" if len(fetched.sources) == 1 else f"{len(fetched.sources)} machines"
         log.info("fetched %s of the model after step %d from %s", bytes_in_words(fetched.bytes), mark.step, givers)
     await compute(state.settle, mark, plan.resume.commit)
-    return fetched.with_more(frozen)
+    return fetched.with_more(base)
 
 
 def _sources(plan: Plan, state: TrainingStage, me: str) -> list[str]:

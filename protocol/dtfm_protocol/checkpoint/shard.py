@@ -27,6 +27,7 @@ _TORCH: dict[DType, str] = {
     "BF16": "bfloat16",
     "I64": "int64",
     "U8": "uint8",
+    "I8": "int8",
 }
 """The name in `torch` of each dtype."""
 _KEY: TypeAdapter[str] = TypeAdapter(Key)

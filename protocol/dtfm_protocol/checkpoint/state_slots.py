@@ -11,9 +11,9 @@ from typing import Literal, NamedTuple
 
 from dtfm_protocol.job.job_file import OptimizerName, WeightsName
 
-DType = Literal["F64", "F32", "F16", "BF16", "I64", "U8"]
+DType = Literal["F64", "F32", "F16", "BF16", "I64", "U8", "I8"]
 """Name of a tensor's element type, as safetensors has it."""
-ITEM_BYTES: dict[DType, int] = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "U8": 1}
+ITEM_BYTES: dict[DType, int] = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "U8": 1, "I8": 1}
 """Bytes of one element of each type."""
 MOMENT_BLOCK = 256
 """Values of a moment that share a scale where moments are kept in 8 bits. A scale every 256 values costs an eighth of a

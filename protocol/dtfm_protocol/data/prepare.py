@@ -3,16 +3,15 @@
 import hashlib
 import json
 import platform
+import time
 from collections.abc import Callable, Collection, Iterable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import dtfm_protocol
-from dtfm_protocol.checkpoint.manifest import Manifest
-from dtfm_protocol.checkpoint.shard import describe_shard, encode_shard, torch_dtype
-from dtfm_protocol.checkpoint.state_slots import WEIGHT, state_table
-from dtfm_protocol.checkpoint.store import CheckpointStore
+from dtfm_protocol.checkpoint.base_pieces import FOLDER as BASE
+from dtfm_protocol.checkpoint.base_pieces import PieceFolder
 from dtfm_protocol.data.batches import Batches, check_held_out
 from dtfm_protocol.data.preparing_journal import FOLDER as JOURNAL
 from dtfm_protocol.data.preparing_journal import PreparingJournal
@@ -24,13 +23,15 @@ from dtfm_protocol.data.tokenizer import save, vocabulary_size
 from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.job.job_file import Job
 from dtfm_protocol.job.job_limits import check_limits
-from dtfm_protocol.job.resolved_job import Corpus, ResolvedJob
+from dtfm_protocol.job.resolved_job import BasePiece, Corpus, ResolvedJob
 from dtfm_protocol.process.source_digest import sources_digest
 from dtfm_protocol.process.state_dir import write_atomically
 from dtfm_protocol.schema import needs_of
 
 MATHEMATICS = ("name", "config", "pretrained", "corpus", "training")
 """Fields of `ResolvedJob` that must not change between the runs of one state dir, but for keys that are told."""
+SAY_SECONDS = 10.0
+"""Time between two words on how far the reading of weights is."""
 STEPS = ("training.steps", "training.schedule_end")
 """Keys that say how long a job trains."""
 
@@ -68,15 +69,16 @@ def settled_config(job: Job) -> dict[str, Any]:
     if job.data.is_laid_out:
         check_packable(config, job.training.sequence_length)
     check_frozen(config, job.training)
-    if job.model.path is not None and has_weights(job.model.path):
-        check_weights(job.model.path, config)
+    if (folder := job.model.folder) is not None and has_weights(folder):
+        check_weights(folder, config)
     return config
 
 
 def prepare(
     job: Job, folder: Path, say: Callable[[str], Any], *, alterable: Collection[str] = STEPS, keeps_first: bool = False
 ) -> ResolvedJob:
-    """Make everything that `job` needs, in `folder`: `tokens/`, `tokenizer/`, `job.json`, a pretrained step 0.
+    """Make everything that `job` needs, in `folder`: `tokens/`, `tokenizer/`, `job.json`, and `base/` with the pieces
+    of pretrained weights.
 
     Where all of it is there, whole, and made from the same job and files, no text is read again: peers wait for a
     coordinator that comes back into a run. Elsewhere what needs no text is checked before any is read.
@@ -93,7 +95,7 @@ def prepare(
     if (before := _made_before(folder, stamp, settled if keeps_first else None)) is not None:
         return before
     first, config = _prepared_for(folder), _checked_config(job, say)
-    if first is not None:  # before the text is read, which may take long
+    if first is not None:  # before weights and text are read, which may take long
         _compare(first, _resolved(job, config, first.corpus), folder, alterable)
     journal = PreparingJournal(folder / JOURNAL, _text_stamp(job))
     if journal.is_outdated:
@@ -102,6 +104,7 @@ def prepare(
         check_encoding(job)
         check_sample(job, folder, say)
     ShardFolder(folder / "tokens").clear_drafts()
+    base = _base(job, config, folder, first, say)
     same_as = first.corpus if first is not None else None
     training = job.training
     made = tokenize(
@@ -116,15 +119,13 @@ def prepare(
     corpus = made.corpus
     Batches(corpus, job.training, job.evaluation)  # says at once when the text is too short
     check_held_out(corpus.tokens, made.repeated, job.training, job.evaluation)
-    resolved = _resolved(job, config, corpus)
+    resolved = _resolved(job, config, corpus, base)
     if first is not None:
         _compare(first, resolved, folder, alterable)
-        resolved = first if keeps_first else resolved
+        resolved = _with_base(first, base) if keeps_first else resolved
     (folder / "prepared").unlink(missing_ok=True)
     save(made.tokenizer, folder / "tokenizer")
     write_atomically(folder / "job.json", resolved.model_dump_json(indent=1))
-    if resolved.pretrained:
-        _keep_pretrained(resolved, job, folder, say)
     write_atomically(folder / "prepared", f"{stamp}\n{_digest(_made(folder))}\n{settled}\n")
     journal.end()
     shards = ShardFolder(folder / "tokens")
@@ -153,7 +154,7 @@ def _text_stamp(job: Job) -> str:
 
 def _stamp_of(job: Job, values: dict[str, Any]) -> str:
     """Hash values with a job's files as they lie there, and the programs."""
-    folders = [folder for folder in (job.model.path, job.data.tokenizer_folder) if folder is not None]
+    folders = [folder for folder in (job.model.folder, job.data.tokenizer_folder) if folder is not None]
     files = files_read(job.data) + sorted(file for folder in folders for file in folder.glob("*") if file.is_file())
     seen = [(str(file), (stat := file.stat()).st_size, stat.st_mtime_ns) for file in files]
     programs = [platform.python_version(), sources_digest(*map(Path, dtfm_protocol.__path__))]
@@ -164,7 +165,7 @@ def _stamp_of(job: Job, values: dict[str, Any]) -> str:
 def _made_before(folder: Path, stamp: str, settled: str | None) -> ResolvedJob | None:
     """Return the job for which `folder` was prepared, if from the same `stamp`, or from one that is the same in what is
     `settled` for good, and all of it is still there."""
-    shards, store = ShardFolder(folder / "tokens"), CheckpointStore(folder / "checkpoints")
+    shards, pieces = ShardFolder(folder / "tokens"), PieceFolder(folder / BASE)
     try:
         made_from, digest, had_settled = (folder / "prepared").read_text(encoding="ascii").split()
         if digest != _digest(_made(folder)) or (made_from != stamp and had_settled != settled):
@@ -172,8 +173,8 @@ def _made_before(folder: Path, stamp: str, settled: str | None) -> ResolvedJob |
         job = ResolvedJob.model_validate_json((folder / "job.json").read_bytes())
     except (OSError, ValueError):
         return None
-    has_weights = not job.pretrained or not _lacks_pretrained(job, store)
-    return job if has_weights and _is_whole(job.corpus, shards) else None
+    has_base = all(pieces.has(piece.sha256) for piece in job.base)
+    return job if has_base and _is_whole(job.corpus, shards) else None
 
 
 def _is_whole(corpus: Corpus, shards: ShardFolder) -> bool:
@@ -182,12 +183,6 @@ def _is_whole(corpus: Corpus, shards: ShardFolder) -> bool:
         return all(shards.has(sha256) for sha256 in corpus_files(corpus, shards))
     except Refused:  # a chapter is not what the job says
         return False
-
-
-def _lacks_pretrained(job: ResolvedJob, store: CheckpointStore) -> bool:
-    """Whether peers who need the pretrained weights of a job find none: a later checkpoint stands in for them, unless
-    it lacks those that are never trained."""
-    return 0 not in store.steps() if job.keeps_base else store.newest() is None
 
 
 def _made(folder: Path) -> list[Path]:
@@ -206,23 +201,33 @@ def _checked_config(job: Job, say: Callable[[str], Any]) -> dict[str, Any]:
     """Return the model's config of a job, after all checks that need no text."""
     check_limits(job.training, job.evaluation)
     check_text_bytes(job)
+    from dtfm_protocol.model.model_config import dropout_in_words
+
     say("Checking the model.")
-    return settled_config(job)
+    config = settled_config(job)
+    if words := dropout_in_words(job.model):
+        say(f"{words}.")
+    return config
 
 
-def _resolved(job: Job, config: dict[str, Any], corpus: Corpus) -> ResolvedJob:
+def _resolved(job: Job, config: dict[str, Any], corpus: Corpus, base: tuple[BasePiece, ...] = ()) -> ResolvedJob:
     """Return the job as peers see it."""
     resolved = ResolvedJob(
         name=job.name,
         config=config,
-        pretrained=job.model.path is not None and any(job.model.path.glob("*.safetensors")),
+        pretrained=job.model.folder is not None and any(job.model.folder.glob("*.safetensors")),
         corpus=corpus,
         training=job.training,
         evaluation=job.evaluation,
         plan=job.plan,
         checkpoint=job.checkpoint,
     )
-    return resolved.model_copy(update={"needs": needs_of(resolved)})
+    return _with_base(resolved, base)
+
+
+def _with_base(job: ResolvedJob, base: tuple[BasePiece, ...]) -> ResolvedJob:
+    job = job.model_copy(update={"base": base})
+    return job.model_copy(update={"needs": needs_of(job)})
 
 
 def _prepared_for(folder: Path) -> ResolvedJob | None:
@@ -253,46 +258,38 @@ def _compare(first: ResolvedJob, job: ResolvedJob, folder: Path, alterable: Coll
             )
 
 
-def _keep_pretrained(resolved: ResolvedJob, job: Job, folder: Path, say: Callable[[str], Any]) -> None:
-    """Turn the weights in the model's folder into a checkpoint of step 0, which peers load like any other; it stays
-    as long as the run where some of them are never trained.
+def _base(
+    job: Job, config: dict[str, Any], folder: Path, first: ResolvedJob | None, say: Callable[[str], Any]
+) -> tuple[BasePiece, ...]:
+    """Turn the weights in the model's folder into pieces, one after the other, and name them; () where it has none.
 
     Raises:
-        UserError: they do not fit the model's config.
+        UserError: they do not fit the model's config, or are not those with which a run in `folder` has begun.
     """
-    from transformers import AutoModelForCausalLM
+    source, pieces = job.model.folder, PieceFolder(folder / BASE)
+    if source is None or not any(source.glob("*.safetensors")):
+        return ()
+    from dtfm_protocol.model.base_forms import base_forms
+    from dtfm_protocol.model.base_source import read_parts
+    from dtfm_protocol.model.base_values import piece_tensors
 
-    from dtfm_protocol.model.model_config import build_config
-    from dtfm_protocol.model.quiet_loading import no_progress_bar
-
-    store = CheckpointStore(folder / "checkpoints")
-    if not _lacks_pretrained(resolved, store):
-        return
-    say(f"Reading the weights to begin with, in {job.model.path}.")
-    try:
-        with no_progress_bar():
-            model, loaded = AutoModelForCausalLM.from_pretrained(
-                job.model.path,
-                config=build_config(resolved.config),
-                local_files_only=True,
-                use_safetensors=True,
-                output_loading_info=True,
+    say(f"Reading the weights to begin with, in {source}.")
+    forms, wanted, said = base_forms(config, job.training), first.base if first is not None else (), time.monotonic()
+    made: list[BasePiece] = []
+    layers = 0
+    for number, values in enumerate(read_parts(source, config)):
+        sha256, size = pieces.write(piece_tensors(values, forms))
+        layers = max(layers, number)
+        if wanted and (number >= len(wanted) or wanted[number].sha256 != sha256):
+            pieces.drop(sha256)
+            raise UserError(
+                f"the weights in {source} are not those that the run in {folder} has begun with: give those again, or "
+                "use another --state-dir"
             )
-    except (OSError, ValueError, RuntimeError) as error:
-        raise UserError(f"model.path: cannot load the weights in {job.model.path}: {error}") from None
-    if missing := sorted(loaded["missing_keys"]):  # `transformers` would draw them at random, and only warn
-        raise UserError(
-            f"model.path: the weights in {job.model.path} lack {missing[0]}, which its config.json asks for: "
-            "take both files from the same model"
-        )
-    table = state_table(job.training.optimizer, job.training.weights)
-    model = model.to(torch_dtype(table.of_key(f"{WEIGHT}/").dtype))
-    data = encode_shard({f"weight/{name}": parameter.detach() for name, parameter in model.named_parameters()})
-    file, tensors = describe_shard("stage-0.safetensors", data)
-    with store.draft(0) as draft:
-        draft.add(file.name, data)
-        if resolved.keeps_base:
-            store.keep_for_good(0)
-        draft.commit(
-            Manifest(job=job.name, config=resolved.config, step=0, plan_version=0, files=(file,), tensors=tensors)
-        )
+        made.append(BasePiece(sha256=sha256, bytes=size, layers=(max(number - 1, 0), number)))
+        if time.monotonic() > said + SAY_SECONDS:
+            said = time.monotonic()
+            say(f"{number} layers' weights are read.")
+    made[-1] = made[-1].model_copy(update={"layers": (layers - 1, layers - 1)})
+    pieces.keep_only(piece.sha256 for piece in made)
+    return tuple(made)

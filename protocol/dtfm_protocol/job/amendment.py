@@ -27,6 +27,7 @@ FIXED = {
     "training.lora.r": "its matrices were made with it",
     "training.lora.lora_alpha": "its matrices were trained with it",
     "training.lora.target_modules": _TRAINED,
+    "training.lora.base": "its matrices were trained beside those in that form",
     "training.optimizer": "what was kept beside each weight so far was made by it",
     "training.betas": "the moments' bias is counted by them from the first step on",
 }

@@ -9,6 +9,7 @@ from pydantic import ConfigDict, Field, model_validator
 from dtfm_protocol.bounds import MOST_AMOUNT, MOST_UINT32
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.data_table import Data
+from dtfm_protocol.job.hub_folder import hub_folder
 from dtfm_protocol.job.learning_rate import RateSchedule, learning_rate_of
 from dtfm_protocol.schema import NEEDED, Schema
 
@@ -25,12 +26,15 @@ Precision = Literal["fp32", "bf16"]
 """Arithmetic of forward and backward."""
 WeightsName = Literal["fp32", "bf16"]
 """Name of the type in which weights are kept."""
+BaseName = Literal["fp32", "bf16", "int8"]
+"""Name of a form in which matrices that are not trained are kept (`model.base_forms`)."""
 ScheduleName = Literal["1f1b", "gpipe", "zero-bubble"]
 """Name of a pipeline schedule (`plan.schedule`)."""
 
 
 class Model(Schema):
-    """The `[model]` table: `architecture` of `transformers` with its config's fields, or `path` to a folder of both."""
+    """The `[model]` table: `architecture` of `transformers` with its config's fields, or a model that there is, by its
+    `path` or as a `hub` has it."""
 
     model_config = ConfigDict(frozen=True, extra="allow", allow_inf_nan=False)
 
@@ -38,16 +42,32 @@ class Model(Schema):
     """A `model_type` of `transformers`, e.g. "llama", "qwen3", "gpt2"."""
     path: Path | None = None
     """A folder with `config.json` and, where training starts from pretrained weights, safetensors."""
+    hub: Annotated[str, Field(max_length=200)] | None = None
+    """Name of a model on a hub, as "organisation/name": `huggingface_hub` finds it in its cache, or downloads it."""
+    revision: Annotated[str, Field(max_length=200)] | None = None
+    """Branch, tag or commit of `hub`; without it, the newest."""
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
-        if (self.architecture is None) == (self.path is None):
-            raise ValueError('give either architecture = "..." or path = "..."')
-        if self.path is not None and self.fields:
-            raise ValueError(f"path brings its own config: remove {', '.join(self.fields)}")
+        if sum(one is not None for one in (self.architecture, self.path, self.hub)) != 1:
+            raise ValueError('give one of architecture = "...", path = "..." and hub = "..."')
+        if self.architecture is None and self.fields:
+            given = "path" if self.hub is None else "hub"
+            raise ValueError(f"{given} brings its own config: remove {', '.join(self.fields)}")
+        if self.hub is None and self.revision is not None:
+            raise ValueError("revision: it is one of a hub's model: give hub, or remove it")
         if "vocab_size" in self.fields:
             raise ValueError("vocab_size comes from the tokenizer: remove it")
         return self
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder of a model that there is; None: it is made by its architecture.
+
+        Raises:
+            UserError: the hub's model cannot be had.
+        """
+        return self.path if self.hub is None else hub_folder(self.hub, self.revision)
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -67,6 +87,9 @@ class Lora(Schema):
         tuple[Annotated[str, Field(min_length=1, max_length=128)], ...], Field(max_length=64), NEEDED
     ] = ()
     """Matrices of the decoder layers beside which "lora" trains, by the ends of their names: ["q_proj", "v_proj"]."""
+    base: Annotated[BaseName, NEEDED] = Field(default="fp32", exclude_if=lambda base: base == "fp32")
+    """What the matrices that stay as they begin are kept in: "bf16" takes two bytes a value, "int8" one, for the
+    matrices of decoder layers, and two for the others. They are rounded once, before the first step."""
 
     @property
     def scaling(self) -> float:
@@ -151,6 +174,8 @@ class Training(Schema):
                 f"lora.target_modules: {'given' if self.lora.target_modules else 'not given'}, but method = "
                 f'{self.method!r}: name matrices, as ["q_proj", "v_proj"], with "lora", and with no other'
             )
+        if self.method != "lora" and self.lora.base != "fp32":
+            raise ValueError(f'lora.base: "{self.lora.base}" goes with method = "lora" alone: remove it')
         if self.layers is not None and self.layers[0] >= self.layers[1]:
             raise ValueError(
                 f"layers: {list(self.layers)} is no run of layers: give the first, and the one after the last"
@@ -317,4 +342,4 @@ class Job(Schema):
         model = self.model
         if model.path is not None:
             model = model.model_copy(update={"path": folder / model.path})
-        return self.model_copy(update={"model": model, "data": self.data.rooted(folder, model.path)})
+        return self.model_copy(update={"model": model, "data": self.data.rooted(folder, model.folder)})

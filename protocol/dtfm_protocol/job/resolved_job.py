@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from dtfm_protocol.bounds import MOST_UINT32, Label
+from dtfm_protocol.bounds import MOST_UINT32, Index, Label
 from dtfm_protocol.job.job_file import Checkpointing, Evaluation, Planning, Training
 from dtfm_protocol.schema import NEEDED, Needs, Schema, check_needs, known_part
 
@@ -79,6 +79,22 @@ class Corpus(Schema):
         return sum(part.tokens for part in self.shards or self.chapters)
 
 
+MOST_PIECES = 1 << 11
+"""Pieces of weights that a job may begin with: two more than the layers of the deepest model."""
+MOST_PIECE_BYTES = 1 << 36
+"""Bytes of the largest piece."""
+
+
+class BasePiece(Schema):
+    """A piece of the weights that a job begins with: a safetensors file, named by its hash, of one decoder layer, of
+    what comes before the layers, or of what follows them."""
+
+    sha256: Sha256
+    bytes: Annotated[int, Field(gt=0, le=MOST_PIECE_BYTES)]
+    layers: tuple[Index, Index]
+    """Decoder layers `[first, end)`: one; none, as [0, 0], before the first, or, as [N, N], after the last of N."""
+
+
 class ResolvedJob(Schema):
     """A job as the coordinator publishes it: all that a node needs to know of it.
 
@@ -89,7 +105,9 @@ class ResolvedJob(Schema):
     config: dict[str, Any]
     """The whole `transformers` config as JSON, `model_type` and `vocab_size` included."""
     pretrained: bool = False
-    """Whether the weights of step 0 are those of the checkpoint of step 0; else they are drawn from the seed."""
+    """Whether the model's weights at step 0 are those in the pieces of `base`; else they are drawn from the seed."""
+    base: Annotated[tuple[BasePiece, ...], Field(max_length=MOST_PIECES), NEEDED] = Field(default=(), exclude_if=not_)
+    """Pieces of the weights that it begins with, in the model's order."""
     corpus: Corpus
     training: Training
     evaluation: Evaluation
@@ -105,7 +123,7 @@ class ResolvedJob(Schema):
 
     @property
     def keeps_base(self) -> bool:
-        """Whether some pretrained weights are never trained: whoever comes takes them from the checkpoint of step 0."""
+        """Whether some pretrained weights are never trained: whoever comes takes them from the pieces."""
         return self.pretrained and self.training.method != "full"
 
     @model_validator(mode="after")

@@ -2,10 +2,13 @@
 
 - `architecture_probe`: the probe of an architecture by a tiny donor: where it can be cut, which parameters start as
   constants
+- `base_forms`: the forms in which weights are kept that a job begins with: fp32, bf16, or int8 with a scale for each
+  output
+- `base_source`: the weights in a model's folder, read layer by layer as `transformers` loads them: never more than one
+  is in memory
+- `base_values`: the values that a job's parameters begin with: drawn from its seed, or those of its pieces
 - `frozen_parameters`: the frozen parameters: those that training leaves as they begin, a function of the job and a
   parameter's name
-- `frozen_values`: the values of a job's frozen parameters: drawn from its seed, or its pretrained weights, the
-  checkpoint of step 0
 - `initial_weights`: the initial weights: a function of seed and parameter name, so that any cut of the model starts as
   the whole does
 - `lora`: LoRA: small matrices that are trained beside matrices which are not (Hu et al., arXiv 2106.09685), named as

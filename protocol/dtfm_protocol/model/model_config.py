@@ -49,7 +49,8 @@ def resolve_config(model: Model, vocab_size: int, sequence_length: int) -> dict[
 
     The architecture's defaults hold where the job is silent, except that dropout is zero, token ids are None (the
     defaults belong to the architecture's own tokenizer, and a padding token would never be trained), and the positions
-    reach at least as far as the sequence: learned positions exactly as far. A `path` brings all of its config.json.
+    reach at least as far as the sequence: learned positions exactly as far. A folder brings all of its config.json but
+    dropout.
 
     Args:
         model: `[model]` of the job; a `path` must be absolute or relative to the working directory.
@@ -59,16 +60,29 @@ def resolve_config(model: Model, vocab_size: int, sequence_length: int) -> dict[
     Raises:
         UserError: the config is wrong; one line names the key.
     """
-    if model.path is not None:
-        given, where = _read_folder(model.path), f"{model.path / 'config.json'}: "
+    if (folder := model.folder) is not None:
+        given, where = _read_folder(folder), f"{folder / 'config.json'}: "
+        given |= dict.fromkeys(_noisy(given), 0.0)
         architecture = given.pop("model_type", None)
     else:
         given, where = model.fields, "model."
         architecture = model.architecture
     try:
-        return _resolve(architecture, given, vocab_size, sequence_length, saved=model.path is not None)
+        return _resolve(architecture, given, vocab_size, sequence_length, saved=folder is not None)
     except _FieldError as error:
         raise UserError(f"{where}{error}") from None
+
+
+def dropout_in_words(model: Model) -> str:
+    """Return what is said of the dropout that a folder's config.json asks for, which training leaves out; "": none.
+
+    Raises:
+        UserError: the config cannot be read.
+    """
+    folder = model.folder
+    if folder is None or not (noisy := _noisy(_read_folder(folder))):
+        return ""
+    return f"{folder / 'config.json'} asks for dropout ({', '.join(noisy)}): the model is trained without it"
 
 
 def build_config(config: dict[str, Any]) -> PretrainedConfig:
@@ -294,6 +308,11 @@ def _loads_code(key: str) -> bool:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _noisy(given: dict[str, Any]) -> list[str]:
+    """List the fields of a saved config that add noise in training."""
+    return [key for key, value in given.items() if _is_noise(key) and _is_number(value) and value]
 
 
 def _is_noise(key: str) -> bool:

@@ -64,10 +64,12 @@ def check_weights(folder: Path, config: dict[str, Any]) -> None:
         )
 
 
-def _shapes(folder: Path) -> dict[str, tuple[int, ...]]:
-    """Return the shape of each tensor in the folder, by name."""
-    from safetensors import SafetensorError, safe_open
+def weight_files(folder: Path) -> list[Path]:
+    """Return the safetensors files of a model's folder, as its index names them, where it has one.
 
+    Raises:
+        UserError: the index cannot be read, or names what is no file of the folder.
+    """
     files = {file.name for file in folder.glob("*.safetensors")}
     if (folder / INDEX).exists():
         try:
@@ -76,15 +78,20 @@ def _shapes(folder: Path) -> dict[str, tuple[int, ...]]:
             raise UserError(f"model.path: cannot read {folder / INDEX}: {error}; fetch it again") from None
     elif "model.safetensors" in files:
         files = {"model.safetensors"}
+    return [folder / name for name in sorted(map(str, files))]
+
+
+def _shapes(folder: Path) -> dict[str, tuple[int, ...]]:
+    """Return the shape of each tensor in the folder, by name."""
+    from safetensors import SafetensorError, safe_open
+
     shapes: dict[str, tuple[int, ...]] = {}
-    for name in sorted(map(str, files)):
+    for path in weight_files(folder):
         try:
-            with safe_open(folder / name, framework="numpy") as file:
+            with safe_open(path, framework="numpy") as file:
                 shapes |= {key: tuple(file.get_slice(key).get_shape()) for key in file.keys()}  # noqa: SIM118
         except (OSError, SafetensorError) as error:
-            raise UserError(
-                f"model.path: cannot read the weights in {folder / name}: {error}; fetch it again"
-            ) from None
+            raise UserError(f"model.path: cannot read the weights in {path}: {error}; fetch it again") from None
     return shapes
 
 

@@ -2,6 +2,7 @@
 
 import copy
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -101,11 +102,20 @@ class Stage(nn.Module):
         return hidden
 
 
-def build_stage(config: dict[str, Any], first: int, end: int, device: torch.device) -> Stage:
+def build_stage(
+    config: dict[str, Any],
+    first: int,
+    end: int,
+    device: torch.device,
+    dtypes: Mapping[str, torch.dtype] | None = None,
+) -> Stage:
     """Build the stage of layers `[first, end)` of a resolved config, on `device`, in training mode.
 
     Its buffers are computed; its parameters have no values yet: see `initialise`. No more memory is taken than the
     stage's own.
+
+    Args:
+        dtypes: types of parameters that are not fp32, by their names in the whole model; None: all are.
 
     Raises:
         ValueError: the model has no such layers.
@@ -124,7 +134,7 @@ def build_stage(config: dict[str, Any], first: int, end: int, device: torch.devi
     if first > 0 or end < count:
         owner = whole.get_submodule(parts.layers.rpartition(".")[0])
         owner.config = _config_of_layers(whole.config, config, first, end)
-    made = _materialise(whole, device)
+    made = _materialise(whole, device, {one: dtypes[name] for one, name in names.items() if dtypes and name in dtypes})
     if unknown := made.keys() - names.keys():
         raise UserError(f"model: {config['model_type']} has {len(unknown)} parameters without a name; it cannot be cut")
     state = {names[id(old)]: made[id(old)] for old in originals if id(old) in made}
@@ -188,8 +198,11 @@ def _config_of_layers(built: Any, config: dict[str, Any], first: int, end: int) 
     return part
 
 
-def _materialise(model: nn.Module, device: torch.device) -> dict[int, nn.Parameter]:
+def _materialise(model: nn.Module, device: torch.device, dtypes: Mapping[int, torch.dtype]) -> dict[int, nn.Parameter]:
     """Allocate every parameter on `device` and move the buffers; shared parameters stay shared.
+
+    Args:
+        dtypes: types of parameters that are not fp32, by `id`.
 
     Returns:
         The new parameter for the id of each old one.
@@ -198,7 +211,10 @@ def _materialise(model: nn.Module, device: torch.device) -> dict[int, nn.Paramet
     for module in model.modules():
         for name, old in list(module.named_parameters(recurse=False, remove_duplicate=False)):
             if id(old) not in made:
-                made[id(old)] = nn.Parameter(torch.empty_like(old, device=device), old.requires_grad)
+                dtype = dtypes.get(id(old), old.dtype)
+                made[id(old)] = nn.Parameter(
+                    torch.empty_like(old, device=device, dtype=dtype), old.requires_grad and dtype.is_floating_point
+                )
             setattr(module, name, made[id(old)])
         for name, buffer in list(module.named_buffers(recurse=False)):
             setattr(module, name, buffer.to(device))

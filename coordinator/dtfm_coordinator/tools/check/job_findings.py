@@ -111,7 +111,7 @@ def job_findings(
     is_countable = len(mistakes) == len(known)  # else there may be more micro-batches than can be laid out
     settled, size = attempt(lambda: settle(job)), attempt(lambda: measure(job))
     model = demand = None
-    if settled is None and job.model.path is None and job.data.tokenizer != "bytes":
+    if settled is None and job.model.architecture is not None and job.data.tokenizer != "bytes":
         # A mistake of the tokenizer hides those of the model, and whether it has as many layers as stages are wanted.
         by_bytes = job.data.model_copy(update={"tokenizer": "bytes"})
         laid_out = attempt(lambda: settle(job.model_copy(update={"data": by_bytes})))
@@ -155,6 +155,12 @@ def text_findings(job: Job, size: TextSize) -> TextFindings:
     return TextFindings(size, training.tokens, trained, tail, epochs)
 
 
+def _dropout(job: Job) -> str:
+    from dtfm_protocol.model.model_config import dropout_in_words
+
+    return dropout_in_words(job.model)
+
+
 def times(epochs: float) -> str:
     """Return a number of epochs, with three figures where there are few."""
     return f"{epochs:,.0f}" if epochs >= 100 else f"{epochs:.3g}"
@@ -186,9 +192,12 @@ def notes(job: Job, text: TextFindings | None) -> tuple[str, ...]:
     if job.checkpoint.every == 0:
         found.append("checkpoint.every = 0: until the last step the state is on the nodes alone")
     made_here = job.data.tokenizer_folder is None
-    if made_here and job.model.path is not None and any(job.model.path.glob("*.safetensors")):
+    source = job.model.folder
+    if made_here and source is not None and any(source.glob("*.safetensors")):
         found.append(
             f"the weights in model.path have learned another tokenizer than {job.data.tokenizer!r}: without "
             "data.tokenizer theirs is taken"
         )
+    if source is not None and (dropout := _dropout(job)):
+        found.append(dropout)
     return tuple(found)
