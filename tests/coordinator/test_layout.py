@@ -249,7 +249,12 @@ def test_a_tied_matrix_is_counted_once_on_one_stage_and_twice_on_two() -> None:
 def test_what_is_not_trained_is_counted_as_its_weights_alone() -> None:
     """Every layer by the largest, which is one that is trained, unless none is."""
     one, all_of_them = (
-        replace(DEMAND, frozen_layer_parameters=(1000,) * count + (0,) * (12 - count), tied_parameters=0)
+        replace(
+            DEMAND,
+            frozen_layer_parameters=(1000,) * count + (0,) * (12 - count),
+            frozen_layer_bytes=(4000,) * count + (0,) * (12 - count),
+            tied_parameters=0,
+        )
         for count in (1, 12)
     )
     beside, kept = 16 * 610, 8 * 12 * 50
@@ -257,13 +262,20 @@ def test_what_is_not_trained_is_counted_as_its_weights_alone() -> None:
     for demand, exact in (
         (one, 16 * 12_000 + beside + kept),
         (all_of_them, 4 * 12_000 + beside + kept),
-        (replace(all_of_them, frozen_embedding_parameters=300), 4 * 12_300 + 16 * 310 + kept),
+        (replace(all_of_them, frozen_layer_bytes=(1100,) * 12), 1100 * 12 + beside + kept),  # in int8, with scales
+        (
+            replace(all_of_them, frozen_embedding_parameters=300, frozen_embedding_bytes=1200),
+            4 * 12_300 + 16 * 310 + kept,
+        ),
         (
             replace(
                 all_of_them,
                 layer_parameters=(1010,) * 12,  # with adapters
                 frozen_embedding_parameters=300,
+                frozen_embedding_bytes=1200,
                 frozen_head_parameters=310,
+                frozen_head_bytes=1240,
+                frozen_tied_bytes=1200,
                 tied_parameters=300,
             ),
             4 * 12_310 + 16 * 120 + kept,

@@ -126,14 +126,25 @@ def test_the_smallest_stage_has_room_for_the_messages_that_it_receives() -> None
     assert smallest_stage_bytes(alone, training) == 16 * parameters + activation_bytes(alone, 2, 48) + logits
 
 
-@pytest.mark.parametrize("method", ["full", "lora", "frozen-layers"])
-@pytest.mark.parametrize(("precision", "weights"), [("fp32", "fp32"), ("bf16", "fp32"), ("bf16", "bf16")])
-def test_a_stages_parts_are_in_all_what_the_rule_says(method: str, precision: str, weights: str) -> None:
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize(
+    ("method", "weights", "base"),
+    [
+        ("full", "fp32", "fp32"),
+        ("full", "bf16", "fp32"),
+        ("frozen-layers", "fp32", "fp32"),
+        ("lora", "fp32", "fp32"),
+        ("lora", "fp32", "bf16"),
+        ("lora", "fp32", "int8"),
+    ],
+)
+def test_a_stages_parts_are_in_all_what_the_rule_says(precision: str, method: str, weights: str, base: str) -> None:
     """Products in bf16 take a copy of layers and head, where those are kept in fp32."""
-    if (method, weights) == ("lora", "bf16"):
-        pytest.skip("adapters are kept in fp32")
     config = config_of("llama")
-    keys: dict[str, Any] = {"lora": {"lora": {"target_modules": ["q_proj"]}}, "frozen-layers": {"layers": (1, 3)}}
+    keys: dict[str, Any] = {
+        "lora": {"lora": {"target_modules": ["q_proj"], "base": base}},
+        "frozen-layers": {"layers": (1, 3)},
+    }
     values = {"steps": 1, "global_batch": 2, "micro_batch": 2, "sequence_length": 48, "learning_rate": 1e-3}
     training = Training.model_validate(
         values | {"method": method, "precision": precision, "weights": weights} | keys.get(method, {})
@@ -145,18 +156,22 @@ def test_a_stages_parts_are_in_all_what_the_rule_says(method: str, precision: st
             parameters = sizes.stage_parameters(first, end) + frozen.added_to(first, end)
             shared = sizes.tied_parameters if end == 4 else 0
             products = parameters - (sizes.embedding_parameters - shared if first == 0 else 0)
+            if base != "fp32":
+                products = frozen.added_to(first, end)
             copied = products if (precision, weights) == ("bf16", "fp32") else 0
             shape = 2, 48, training.precision
             head = sizes.logits_bytes(*shape) + sizes.logits_gradient_bytes(*shape) if end == 4 else 0
             assert found.copies == 2 * copied
-            assert found.frozen == 4 * frozen.of_stage(first, end)
+            assert found.frozen == frozen.bytes_of_stage(first, end)
+            widest = {"fp32": 4.0, "bf16": 2.1, "int8": 2.1}[base] if weights == "fp32" else 2.0
+            assert found.frozen <= widest * frozen.of_stage(first, end)
             assert found.total == pytest.approx(
                 stage_bytes(
                     parameters, end - first, 1 if end - first == 4 else 2, 3,
                     parameter_bytes=state_table("adamw", training.weights).parameter_bytes,
                     activation_bytes=kept_activations(config, training),
                     boundary_bytes=4 * 2 * 48 * 64, waiting=1, recompute=recompute, feedback=True, head_bytes=head,
-                    frozen=frozen.of_stage(first, end), copied=copied,
+                    frozen=frozen.of_stage(first, end), frozen_bytes=found.frozen, copied=copied,
                 ),
                 abs=3,
             )  # fmt: skip

@@ -16,6 +16,7 @@ from dtfm_coordinator.allocator.workload import Workload
 from dtfm_protocol.checkpoint.state_slots import state_table
 from dtfm_protocol.data.tokenizer import vocabulary_size
 from dtfm_protocol.job.job_file import Job, Training
+from dtfm_protocol.model.memory_model import has_fp32_base
 from dtfm_protocol.process.source_digest import sources_digest
 from dtfm_protocol.process.state_dir import write_atomically
 
@@ -43,6 +44,11 @@ def requirements(config: dict[str, Any], training: Training) -> ModelDemand:
         frozen_layer_parameters=frozen.layers,
         frozen_embedding_parameters=frozen.embedding,
         frozen_head_parameters=frozen.head,
+        frozen_layer_bytes=frozen.layer_bytes,
+        frozen_embedding_bytes=frozen.embedding_bytes,
+        frozen_head_bytes=frozen.head_bytes,
+        frozen_tied_bytes=frozen.tied_bytes,
+        has_fp32_base=has_fp32_base(training),
         message_values=tokens * sizes.hidden_size,
         layer_activation_bytes=kept_activations(config, training),
         head_bytes=sizes.logits_bytes(*shape),

@@ -56,7 +56,7 @@ def base_forms(config: dict[str, Any], training: Training) -> dict[str, Form]:
     a plain product in a decoder layer and it is "int8", in that; the rest, norms and biases, is in fp32.
     """
     base = training.lora.base if training.method == "lora" else None
-    return _forms(json.dumps(config, sort_keys=True), base, training.weights)
+    return forms_of(json.dumps(config, sort_keys=True), base, training.weights)
 
 
 def kept(value: torch.Tensor, form: Form) -> KeptParameter:
@@ -75,7 +75,8 @@ def kept(value: torch.Tensor, form: Form) -> KeptParameter:
 
 
 @functools.lru_cache(maxsize=16)
-def _forms(text: str, base: str | None, weights: str) -> dict[str, Form]:
+def forms_of(text: str, base: str | None, weights: str) -> dict[str, Form]:
+    """Return the same of a config as sorted JSON; `base` is that of "lora", None under other methods."""
     config = json.loads(text)
     prefix, whole = f"{anatomy(config).layers}.", build_skeleton(config)
     if base is None:

@@ -2,7 +2,7 @@
 
 A frozen parameter is no part of a state: it has no gradient and no moments, is in no snapshot, vote or checkpoint, and
 is not moved with its stage. Whoever needs it draws it from the job's seed, or takes it from the job's pretrained
-weights, the checkpoint of step 0.
+weights.
 """
 
 import functools
@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from dtfm_protocol.errors import UserError
-from dtfm_protocol.job.job_file import Lora, MethodName, Training
+from dtfm_protocol.job.job_file import Lora, MethodName, Training, WeightsName
 from dtfm_protocol.model.architecture_probe import anatomy
+from dtfm_protocol.model.base_forms import forms_of
 from dtfm_protocol.model.lora import ADAPTED, adapter_shapes
 from dtfm_protocol.model.whole_model import build_skeleton
 
@@ -33,6 +34,14 @@ class FrozenSizes:
     """Those of the head's that are the embedding's."""
     adapters: tuple[int, ...]
     """Parameters of each decoder layer's adapters."""
+    layer_bytes: tuple[int, ...]
+    """Bytes of the frozen parameters of each decoder layer, in the form in which they are kept."""
+    embedding_bytes: int
+    """The same of what comes before the layers."""
+    head_bytes: int
+    """The same of what follows them, a tied matrix included."""
+    tied_bytes: int
+    """The same of what is tied."""
 
     def of_stage(self, first: int, end: int) -> int:
         """Count the frozen parameters that the stage of layers `[first, end)` holds."""
@@ -42,6 +51,15 @@ class FrozenSizes:
         if end == len(self.layers):
             held += self.head
         return held - (self.tied if first == 0 and end == len(self.layers) else 0)
+
+    def bytes_of_stage(self, first: int, end: int) -> int:
+        """Count the bytes of those."""
+        held = sum(self.layer_bytes[first:end])
+        if first == 0:
+            held += self.embedding_bytes
+        if end == len(self.layers):
+            held += self.head_bytes
+        return held - (self.tied_bytes if first == 0 and end == len(self.layers) else 0)
 
     def added_to(self, first: int, end: int) -> int:
         """Count the parameters of adapters that it holds."""
@@ -82,7 +100,7 @@ def frozen_sizes(config: dict[str, Any], training: Training) -> FrozenSizes:
     Raises:
         UserError: targets of "lora" are none of the model.
     """
-    method = {key: getattr(training, key) for key in ("method", "layers", "lora")}
+    method = {key: getattr(training, key) for key in ("method", "layers", "lora", "weights")}
     return _frozen_sizes(json.dumps(config, sort_keys=True), _Part(**method))
 
 
@@ -92,6 +110,7 @@ class _Part(NamedTuple):
     method: MethodName
     layers: tuple[int, int] | None
     lora: Lora
+    weights: WeightsName
 
 
 @functools.lru_cache(maxsize=64)
@@ -99,7 +118,9 @@ def _frozen_sizes(text: str, part: _Part) -> FrozenSizes:
     config = json.loads(text)
     parts, whole = anatomy(config), build_skeleton(config)
     names = frozenset() if part.method == "full" else _frozen(text, part.layers)
+    forms = forms_of(text, part.lora.base if part.method == "lora" else None, part.weights)
     frozen = {id(one): one.numel() for name, one in whole.named_parameters() if name in names}
+    kept = {id(one): forms[name].bytes(tuple(one.shape)) for name, one in whole.named_parameters() if name in names}
     before, after = (
         {id(one) for name in side for one in whole.get_submodule(name).parameters(recurse=False)}
         for side in (parts.inlet, parts.outlet)
@@ -115,6 +136,10 @@ def _frozen_sizes(text: str, part: _Part) -> FrozenSizes:
         _count(frozen, after),
         _count(frozen, before & after),
         tuple(adapters),
+        tuple(_count(kept, layer) for layer in layers),
+        _count(kept, before),
+        _count(kept, after),
+        _count(kept, before & after),
     )
 
 

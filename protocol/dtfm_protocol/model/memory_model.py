@@ -5,12 +5,10 @@ they call nothing and work on numbers alone, so that it can compile these very f
 """
 
 from dtfm_protocol.checkpoint.state_slots import WEIGHT, StateTable
-from dtfm_protocol.job.job_file import Precision
+from dtfm_protocol.job.job_file import Precision, Training
 
 FEEDBACK_BYTES_PER_PARAMETER = 4
 """Bytes of what int8 left out of a parameter's gradient in the last all-reduce, in fp32."""
-FROZEN_BYTES_PER_PARAMETER = 4
-"""Bytes of a parameter that is not trained: its fp32 weight, and nothing beside it."""
 COPY_BYTES_PER_PARAMETER = 2
 """Bytes of what products in bf16 take of a parameter that is kept in fp32: a copy of it, made once a step."""
 BOUNDARY_BYTES_PER_VALUE = 4
@@ -23,6 +21,11 @@ MESSAGES_RECEIVED_AHEAD = 2
 def makes_copies(precision: Precision, table: StateTable) -> bool:
     """Whether products take copies of parameters, which are kept by `table`, in a narrower type."""
     return precision == "bf16" and table.of_key(WEIGHT).dtype == "F32"
+
+
+def has_fp32_base(training: Training) -> bool:
+    """Whether what a job leaves as it begins is kept in fp32: else products take it as it is kept, without a copy."""
+    return training.method != "lora" or training.lora.base == "fp32"
 
 
 def layer_kept_bytes(
@@ -53,6 +56,7 @@ def stage_bytes(
     feedback: bool = False,
     head_bytes: int = 0,
     frozen: int = 0,
+    frozen_bytes: int = 0,
     copied: int = 0,
 ) -> int:
     """Return the bytes that a peer needs to train a stage of `parameters` and `layers`, one of `stages` (2 stands for
@@ -69,10 +73,11 @@ def stage_bytes(
         feedback: whether its gradients are reduced in int8, whose error it keeps.
         head_bytes: bytes that the head takes beside its parameters, on the last stage.
         frozen: how many of the parameters are not trained.
+        frozen_bytes: bytes of those, in the form in which they are kept, and nothing beside them.
         copied: of how many of the parameters products take a copy in bf16 (`makes_copies`).
     """
     parameter = parameter_bytes + (FEEDBACK_BYTES_PER_PARAMETER if feedback else 0)
-    held = int(parameter * (parameters - frozen)) + FROZEN_BYTES_PER_PARAMETER * frozen + head_bytes
+    held = int(parameter * (parameters - frozen)) + frozen_bytes + head_bytes
     held += COPY_BYTES_PER_PARAMETER * copied
     held += int(layers * layer_kept_bytes(in_flight, waiting, activation_bytes, boundary_bytes, recompute))
     held += int(messages_bytes(boundary_bytes, stages))

@@ -10,7 +10,7 @@ from dtfm_protocol.model.memory_model import (
     BOUNDARY_BYTES_PER_VALUE,
     COPY_BYTES_PER_PARAMETER,
     FEEDBACK_BYTES_PER_PARAMETER,
-    FROZEN_BYTES_PER_PARAMETER,
+    has_fp32_base,
     layer_kept_bytes,
     makes_copies,
     messages_bytes,
@@ -68,7 +68,8 @@ def layers_demand(
     trained = sizes.stage_parameters(first, end) + frozen.added_to(first, end) - still
     slots = {slot.name: slot.bytes for slot in table.slots}
     moments = sum(slot.bytes for slot in table.moments)
-    copied = sizes.product_parameters(first, end) + frozen.added_to(first, end)
+    copied = frozen.added_to(first, end)
+    copied += sizes.product_parameters(first, end) if has_fp32_base(training) else 0
     boundary = BOUNDARY_BYTES_PER_VALUE * batch * sequence * sizes.hidden_size
     activation = kept_activations(config, training)
     kept = (end - first) * layer_kept_bytes(in_flight, waiting, activation, boundary, recompute)
@@ -80,7 +81,7 @@ def layers_demand(
         weights=int(slots[WEIGHT] * trained),
         gradients=int(beside * trained),
         states=int(moments * trained),
-        frozen=FROZEN_BYTES_PER_PARAMETER * still,
+        frozen=frozen.bytes_of_stage(first, end),
         copies=COPY_BYTES_PER_PARAMETER * copied if makes_copies(precision, table) else 0,
         activations=int(kept),
         head=head if end == sizes.layers else 0,

@@ -45,6 +45,16 @@ class ModelDemand:
     """Number of the embedding's parameters that are not trained."""
     frozen_head_parameters: int = 0
     """Number of the head's parameters that are not trained; a tied matrix is trained, or not, with all of the head."""
+    frozen_layer_bytes: tuple[int, ...] = ()
+    """Bytes of those of each decoder layer that are not trained, as they are kept; (): there are none."""
+    frozen_embedding_bytes: int = 0
+    """Bytes of the embedding's parameters that are not trained."""
+    frozen_head_bytes: int = 0
+    """Bytes of the head's parameters that are not trained."""
+    frozen_tied_bytes: int = 0
+    """Bytes of the tied ones of them."""
+    has_fp32_base: bool = True
+    """Whether what is not trained is kept in fp32, so that products in bf16 take a copy of it."""
     message_values: int
     """Number of values in one boundary message: sequences of a micro-batch x sequence length x hidden size."""
     layer_activation_bytes: int
@@ -90,6 +100,29 @@ class ModelDemand:
             if first == 0:
                 count -= self.tied_parameters - self.trained_tied_parameters
         return count
+
+    def frozen_bytes(self, first: int, end: int) -> int:
+        """Return the bytes of those that are not trained."""
+        held = sum(self.frozen_layer_bytes[first:end])
+        if first == 0:
+            held += self.frozen_embedding_bytes
+        if end == self.layers:
+            held += self.frozen_head_bytes - (self.frozen_tied_bytes if first == 0 else 0)
+        return held
+
+    @property
+    def copied_layer_parameters(self) -> tuple[int, ...]:
+        """Number of parameters of each decoder layer of which products take a copy in bf16."""
+        if not makes_copies(self.precision, self.table):
+            return (0,) * self.layers
+        return self.layer_parameters if self.has_fp32_base else self.trained_layer_parameters
+
+    @property
+    def copied_head_parameters(self) -> int:
+        """Number of the head's parameters of which products take a copy in bf16."""
+        if not makes_copies(self.precision, self.table):
+            return 0
+        return self.head_parameters - (0 if self.has_fp32_base else self.frozen_head_parameters)
 
     @property
     def trained_tied_parameters(self) -> int:
@@ -137,9 +170,8 @@ class ModelDemand:
 
     def copied(self, first: int, end: int) -> int:
         """Return the number of the `parameters` of which products take a copy in bf16: of the layers and the head."""
-        if not makes_copies(self.precision, self.table):
-            return 0
-        return sum(self.layer_parameters[first:end]) + (self.head_parameters if end == self.layers else 0)
+        held = sum(self.copied_layer_parameters[first:end])
+        return held + (self.copied_head_parameters if end == self.layers else 0)
 
     @property
     def input_bytes(self) -> int:
@@ -171,6 +203,7 @@ class ModelDemand:
             feedback=feedback,
             head_bytes=self.head_bytes + waiting * self.logits_gradient_bytes if end == self.layers else 0,
             frozen=self.frozen(first, end),
+            frozen_bytes=self.frozen_bytes(first, end),
             copied=self.copied(first, end),
         )
 

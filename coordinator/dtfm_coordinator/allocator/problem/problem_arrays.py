@@ -10,12 +10,7 @@ import numpy.typing as npt
 from dtfm_coordinator.allocator.foundations.links import Links
 from dtfm_coordinator.allocator.problem.model_demand import ModelDemand
 from dtfm_protocol.job.job_file import ScheduleName, Wire
-from dtfm_protocol.model.memory_model import (
-    COPY_BYTES_PER_PARAMETER,
-    FEEDBACK_BYTES_PER_PARAMETER,
-    FROZEN_BYTES_PER_PARAMETER,
-    makes_copies,
-)
+from dtfm_protocol.model.memory_model import COPY_BYTES_PER_PARAMETER, FEEDBACK_BYTES_PER_PARAMETER
 from dtfm_protocol.model.stage_compute import untrained_prefix
 from dtfm_protocol.view.view import LayerSeconds
 from dtfm_protocol.wire.codec_sizes import BYTES_A_VALUE, FED_BACK
@@ -129,8 +124,7 @@ def problem(
     width = BYTES_A_VALUE[wire.gradients]
     ahead_bytes, back_bytes = demand.message_bytes(wire)
     alpha, beta = links.pairs(peers, peers)
-    copied = COPY_BYTES_PER_PARAMETER if makes_copies(demand.precision, demand.table) else 0
-    trained, frozen = _largest_layer(demand, copied)
+    trained, frozen_bytes, copied_bytes = _largest_layer(demand)
     return Problem(
         forward=np.array([one.forward for one in seconds]),
         backward=np.array([one.backward for one in seconds]),
@@ -147,7 +141,7 @@ def problem(
         ahead_bytes=float(ahead_bytes),
         back_bytes=float(back_bytes),
         gradient_before=np.array([0.0, *accumulate(width * count for count in demand.trained_layer_parameters)]),
-        whole_layer_gradients=width * demand.measured_parameters or 1.0,
+        whole_layer_gradients=width * (demand.measured_parameters or 1.0),
         embedding_gradients=width * (demand.embedding_parameters - demand.frozen_embedding_parameters),
         head_gradients=width * (demand.head_parameters - demand.frozen_head_parameters),
         tied_gradients=width * demand.trained_tied_parameters,
@@ -157,12 +151,12 @@ def problem(
         head_weight_layers=float(demand.head_layers if demand.is_head_trained else 0.0),
         layer_parameters=float(trained),
         embedding_parameters=float(demand.embedding_parameters - demand.frozen_embedding_parameters),
-        copied_layer_bytes=float(copied * (trained + frozen)),
-        copied_head_bytes=float(copied * demand.head_parameters),
-        frozen_layer_bytes=float(FROZEN_BYTES_PER_PARAMETER * frozen),
-        frozen_embedding_bytes=float(FROZEN_BYTES_PER_PARAMETER * demand.frozen_embedding_parameters),
-        frozen_head_bytes=float(FROZEN_BYTES_PER_PARAMETER * demand.frozen_head_parameters),
-        frozen_tied_bytes=float(FROZEN_BYTES_PER_PARAMETER * (demand.tied_parameters - demand.trained_tied_parameters)),
+        copied_layer_bytes=float(copied_bytes),
+        copied_head_bytes=float(COPY_BYTES_PER_PARAMETER * demand.copied_head_parameters),
+        frozen_layer_bytes=float(frozen_bytes),
+        frozen_embedding_bytes=float(demand.frozen_embedding_bytes),
+        frozen_head_bytes=float(demand.frozen_head_bytes),
+        frozen_tied_bytes=float(demand.frozen_tied_bytes),
         head_parameters=float(demand.head_parameters - demand.frozen_head_parameters),
         tied_parameters=float(demand.trained_tied_parameters),
         parameter_bytes=float(demand.table.parameter_bytes),
@@ -176,9 +170,10 @@ def problem(
     )
 
 
-def _largest_layer(demand: ModelDemand, copied: int) -> tuple[int, int]:
-    """Return the number of parameters that are trained, and of those that are not, of the layer that takes most
-    memory, `copied` bytes of each for a copy."""
-    trained, frozen = demand.trained_layer_parameters, demand.frozen_layer_parameters or (0,) * demand.layers
-    each, still = demand.table.parameter_bytes + copied, FROZEN_BYTES_PER_PARAMETER + copied
-    return max(zip(trained, frozen, strict=True), key=lambda two: each * two[0] + still * two[1])
+def _largest_layer(demand: ModelDemand) -> tuple[int, int, int]:
+    """Return the number of parameters that are trained, the bytes of those that are not, and those of copies, of the
+    layer that takes most memory."""
+    trained, frozen = demand.trained_layer_parameters, demand.frozen_layer_bytes or (0,) * demand.layers
+    copies = tuple(COPY_BYTES_PER_PARAMETER * count for count in demand.copied_layer_parameters)
+    each = demand.table.parameter_bytes
+    return max(zip(trained, frozen, copies, strict=True), key=lambda layer: each * layer[0] + layer[1] + layer[2])
