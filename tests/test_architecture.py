@@ -43,6 +43,7 @@ LONGER = {
     "FrontDoor": "one visitor's way from its first byte to a handshake, in steps of a few lines",
     "LibP2PDataPlane": "one libp2p daemon: half of it is what its start takes and says",
     "LinkTable": "one table of links, and each question that is asked of it",
+    "ModelDemand": "one table of a model's sizes, and each sum of them that a placement asks for",
     "Plan": "one signed document, and what follows from its routes alone",
     "PlanChange": "one machine, an event a method",
     "PlanChangeDriver": "the shell of that machine, an action a method",

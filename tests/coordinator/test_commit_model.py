@@ -438,7 +438,7 @@ async def inline(function: Callable[..., Any], *arguments: Any) -> Any:
 
 def test_a_state_that_is_loaded_counts_before_its_plan_has_begun() -> None:
     """The others may have begun, and have dropped what they held of these layers before."""
-    snapshots: Any = SimpleNamespace(holdings=list, votes_on=lambda *_: ())
+    snapshots: Any = SimpleNamespace(holdings=list, votes_on=lambda *_: (), folder=Path())
     holdings = Inventory(snapshots, inline)
     live: Any = Stage(Mark(step=1, plan=1), (1, 2))
     coming: Any = Stage(Mark(step=1, plan=1), (0, 1))

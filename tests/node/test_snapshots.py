@@ -272,7 +272,7 @@ def test_a_piece_of_a_file_that_is_gone_or_shorter_is_nothing(tmp_path: Path) ->
 
 
 def test_what_is_no_tensor_of_a_snapshot_leaves_no_file_and_holds_up_no_update(tmp_path: Path) -> None:
-    tensors = state() | {"weight/c": torch.zeros(3, dtype=torch.int8)}
+    tensors = state() | {"weight/c": torch.zeros(3, dtype=torch.int16)}
     reading = Reading(tensors, copy_bytes=0)
     with pytest.raises(KeyError):
         write_snapshot(tmp_path, at(7), FRONT, tensors, reading)

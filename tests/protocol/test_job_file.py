@@ -289,8 +289,8 @@ def test_text_that_is_neither_files_nor_the_builtin_one_is_explained_without_jar
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"model.path": "m"}, "give either architecture"),
-        ({"model.architecture": None}, "give either architecture"),
+        ({"model.path": "m"}, "give one of architecture"),
+        ({"model.architecture": None}, "give one of architecture"),
         ({"model.vocab_size": 100}, "vocab_size comes from the tokenizer"),
         ({"model.architecture": None, "model.path": "m"}, "path brings its own config: remove hidden_size"),
     ],
@@ -359,7 +359,7 @@ def test_relative_paths_are_seen_from_the_files_folder(tmp_path: Path, monkeypat
 )
 def test_every_example_is_a_job(file: Path) -> None:
     job = Job.load(file)
-    assert job.data.text or [source.kind for source in job.data.sources or ()] == ["parquet", "jsonl"]
+    assert job.data.text or [source.kind for source in job.data.sources or ()] in (["parquet", "jsonl"], ["messages"])
 
 
 def test_a_model_from_a_folder_keeps_its_own_tokenizer_unless_the_job_says_otherwise(tmp_path: Path) -> None:
