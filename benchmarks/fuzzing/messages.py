@@ -53,6 +53,7 @@ from dtfm_protocol.plan.ballot import Commit
 from dtfm_protocol.plan.peer_state import Holding, Mark, PeerState, Promise
 from dtfm_protocol.plan.plan import Cost, Plan, Resume, Source
 from dtfm_protocol.plan.signed_commit import SignedCommit
+from dtfm_protocol.plan.voted_step import VotedStep
 from dtfm_protocol.schema import Schema
 
 Reader = Callable[[str, Any], Any]
@@ -210,6 +211,7 @@ def _bodies(sides: Sides) -> dict[str, Schema]:
         CHALLENGE.name: Challenge(session="one"),
         REPORT.name: Report(
             session="one", state="training", plan_version=3, step=7, text="well", lost=(peers[1],), standing=standing,
+            voted=VotedStep(plan=3, step=7, votes=("0" * 192, "a" * 192)),
             taken=plan, leaving=False, fetched_bytes=10, busy_seconds=0.1, received_gbps={peers[1]: 1.0}, probed=probed,
             rows=(ROW,),
         ),

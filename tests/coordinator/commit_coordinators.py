@@ -12,7 +12,7 @@ from dtfm_node.control.latest_plan import HeardCall
 from dtfm_protocol.plan.lineage import Chain
 from dtfm_protocol.plan.plan import Resume
 from tests.coordinator.commit_invariants import check_resume, check_stopped
-from tests.coordinator.commit_lies import Shown, told
+from tests.coordinator.commit_lies import told
 from tests.coordinator.commit_setting import Rule, Setting
 from tests.coordinator.commit_state import (
     LAYERS,
@@ -21,6 +21,7 @@ from tests.coordinator.commit_state import (
     MadePlan,
     Part,
     Peer,
+    Shown,
     State,
     accepted,
     chain_of,
@@ -297,7 +298,8 @@ def _agree(one: Coordinator, answers: tuple[change.Stood, ...], lives: Lives) ->
 @remembered
 def _resume(shown: Shown, kept: Part | None, me: str, chain: Chain, rule: Rule) -> Resume:
     checkpoints = {me: [kept.mark]} if kept is not None else {}
-    copies = judge({peer: standing(parts) for peer, parts in shown}, chain, rule.is_signed).copies
+    standings = {peer: standing(parts) for peer, parts in shown}
+    copies = judge(standings, chain, rule.is_signed, rule.voted(shown, chain)).copies
     return resume_from(copies, checkpoints, LAYERS, chain)
 
 

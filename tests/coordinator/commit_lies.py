@@ -3,13 +3,11 @@
 from collections.abc import Iterator
 
 from dtfm_protocol.plan.peer_state import Mark
-from tests.coordinator.commit_state import LAYERS, MadePlan, Part, electorate, layers_of
+from tests.coordinator.commit_state import LAYERS, MadePlan, Part, Shown, electorate, layers_of
 from tests.harness.memo import remembered
 
 NEVER = 9
 """A step that nobody has made."""
-Shown = tuple[tuple[str, tuple[Part, ...]], ...]
-"""What each peer says that it holds."""
 
 
 @remembered
@@ -37,12 +35,13 @@ def _lies(
 ) -> Iterator[dict[str, tuple[Part, ...]]]:
     """Lies about the states of a plan, each told by all liars at a time.
 
-    Where every stage of the newest plan has a liar, and its arbiter is one, what they say was final is: they are asked
-    again when the plan is closed.
+    Where every stage of the newest plan has a liar, its arbiter is one, and it is not alone among honest replicas, what
+    they say was final is: they are asked again when the plan is closed.
     """
-    arbiter, began = electorate(plan).peers[0], plan.resume.mark
+    (arbiter, *others), began = electorate(plan).peers, plan.resume.mark
     stages = plan.chain.plans[-1].replicas
-    if closed or arbiter not in liars or not all(set(stage) & set(liars) for stage in stages):
+    believed = arbiter in liars and all(set(stage) & set(liars) for stage in stages)
+    if closed or not believed or (others and set(others).isdisjoint(liars)):
         newer = Mark(step=NEVER, plan=plan.version)
         for signer in (arbiter,) if arbiter in liars else (liars[0], None):
             yield {who: (Part((0, LAYERS), newer, (), signer),) for who in liars}

@@ -148,9 +148,10 @@ def _prepared(peer: Peer) -> Peer:
 @remembered
 def _went_on(peer: Peer) -> Peer:
     """What a peer is after what it voted for is final: it has begun its plan, or applied a step."""
-    if peer.phase == "training":
-        return only(peer._replace(memory=peer.memory.apply()))
     assert peer.served is not None
+    if peer.phase == "training":
+        arbitrates = peer.name == electorate(peer.served).peers[0]
+        return only(peer._replace(memory=peer.memory.apply(arbitrates=arbitrates)))
     return only(peer._replace(phase="training", memory=peer.memory.enter(peer.served)))
 
 

@@ -8,7 +8,7 @@ from dtfm_node.engine.step_arbiter import Arbiter
 from dtfm_node.runner.follower import Follower
 from dtfm_protocol.plan.lineage import Chain
 from dtfm_protocol.plan.signed_commit import SignedCommit
-from tests.coordinator.commit_state import Layout, MadePlan, Memory, is_signed
+from tests.coordinator.commit_state import Layout, MadePlan, Memory, Shown, is_signed, voted
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,6 +22,7 @@ class Rule:
     chain: type[Chain] = Chain
     plan: type[MadePlan] = MadePlan
     is_signed: Callable[[SignedCommit, str], bool] = is_signed
+    voted: Callable[[Shown, Chain], int] = voted
 
 
 THE_RULE = Rule()

@@ -67,6 +67,17 @@ def is_signed(commit: SignedCommit, arbiter: str) -> bool:
     return commit.signature == arbiter
 
 
+Shown = tuple[tuple[str, "tuple[Part, ...]"], ...]
+"""What each peer says that it holds."""
+
+
+def voted(shown: Shown, chain: Chain) -> int:
+    """The newest step of the newest plan on which all have voted, as its arbiter can prove."""
+    newest = chain.plans[-1]
+    parts = (part for who, parts in shown if who == newest.arbiter for part in parts)
+    return max((part.mark.step for part in parts if part.proven and part.mark.plan == newest.version), default=0)
+
+
 @remembered
 def electorate(plan: MadePlan) -> Electorate:
     """What of a plan the coordinators' machine knows."""
@@ -115,6 +126,8 @@ class Part(NamedTuple):
     signer: str | None = None
     """Who has signed the commit that made it final; None: none is known."""
     prepared: Mark | None = None
+    proven: bool = False
+    """Whether its holder, the arbiter, can prove that all have voted on the step that led to it: see `VotedStep`."""
 
     def covers(self, layer: int) -> bool:
         """Whether the layer is in it."""
@@ -162,11 +175,13 @@ class Memory(NamedTuple):
         assert self.live is not None
         return self._replace(held=self.held._replace(live=self.live._replace(prepared=mark)))
 
-    def apply(self) -> Self:
+    def apply(self, *, arbitrates: bool = False) -> Self:
         """A step of the plan is final: what was before may go."""
         assert self.live is not None
         after = self._applied(self.live)
-        return after._replace(held=after.held.begun())
+        assert after.live is not None
+        held = after.held._replace(live=after.live._replace(proven=arbitrates))
+        return after._replace(held=held.begun())
 
     def _applied(self, part: Part) -> Self:
         assert part.prepared is not None

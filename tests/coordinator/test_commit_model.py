@@ -64,9 +64,10 @@ from dtfm_protocol.plan.lineage import Ancestor, Chain
 from dtfm_protocol.plan.peer_state import Holding, LayerRange, Mark, PeerState, Promise
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.plan.signed_commit import SignedCommit
+from tests.coordinator.commit_lies import NEVER
 from tests.coordinator.commit_model import search
 from tests.coordinator.commit_setting import Rule, Setting
-from tests.coordinator.commit_state import MadePlan, Memory, Part
+from tests.coordinator.commit_state import MadePlan, Memory, Part, Shown
 
 TWO = (("A",), ("B",))
 """Two stages, a peer each; A is the arbiter."""
@@ -101,6 +102,8 @@ HOLDS = {
     "a peer that claims layers, or a newer state": Setting(("A", "B"), TWO, (TWO,), crashes=1, liars=("B",)),
     "a replica that claims a newer state": Setting(("A", "B"), PAIR, (PAIR,), liars=("B",)),
     "an arbiter that tells some, hides, and claims": Setting(("A", "B"), TWO, (TWO,), crashes=1, liars=("A",)),
+    "an arbiter that holds the whole model, and claims": Setting(("A", "B"), PAIR, (PAIR, A), crashes=1, liars=("A",)),
+    "an arbiter that is left alone, and tells the truth": Setting(("A", "B"), PAIR, (A, B), crashes=1, all_answer=True),
     "peers of an old plan that train on": Setting(("A", "D"), A, (D,), versions=3, steps=1, liars=("A",)),
     "ten silent spares": Setting(("A", "B"), PAIR, (PAIR,), steps=1, crashes=1, spares=SPARES),
     "a peer that pauses at once, and goes on": Setting(("A", "B"), PAIR, (PAIR, B), steps=1, crashes=1, pauses=True),
@@ -250,6 +253,16 @@ def is_signed_by_anybody(commit: SignedCommit, arbiter: str) -> bool:
     return True
 
 
+def believes_the_arbiter(shown: Shown, chain: Chain) -> int:
+    """What the arbiter says was final is."""
+    return NEVER
+
+
+def takes_no_proof(shown: Shown, chain: Chain) -> int:
+    """Only peers that are there can say that others than the arbiter have come to a step."""
+    return 0
+
+
 class Unaware(Follower):
     """Does not know that a process which was started anew has lost what it held for the plan that it had taken."""
 
@@ -331,6 +344,16 @@ NEEDED: dict[str, tuple[Rule, Setting, str]] = {
         Rule(is_signed=is_signed_by_anybody),
         Setting(("A", "B"), PAIR, (PAIR,), liars=("B",)),
         "made up",
+    ),
+    "somebody else's word than the arbiter's": (
+        Rule(voted=believes_the_arbiter),
+        Setting(("A", "B"), PAIR, (PAIR,), liars=("A",)),
+        "made up",
+    ),
+    "the arbiter's proof that all have voted": (
+        Rule(voted=takes_no_proof),
+        Setting(("A", "B"), PAIR, (A, B), crashes=1, all_answer=True),
+        "a step is lost|a state is lost",
     ),
     "the end of a plan": (
         Rule(chain=WithoutEnds),

@@ -1,6 +1,7 @@
 """What peers say that they hold counts as far as signed plans and commits bear it out; each lie is named."""
 
 import logging
+from pathlib import Path
 
 import pytest
 
@@ -8,13 +9,17 @@ from dtfm_coordinator.plan_change.commit_signatures import is_signed
 from dtfm_coordinator.plan_change.judged_holdings import Copy, Judged, Refusal, judge
 from dtfm_coordinator.plan_change.refused_claims import RefusedClaims
 from dtfm_coordinator.plan_change.resume_point import resume_from, safe_mark
+from dtfm_node.engine.signed_ballots import SignedBallots
 from dtfm_protocol.bounds import SEEN_LIMIT
-from dtfm_protocol.identity.keys import Identity
-from dtfm_protocol.plan.ballot import Commit
+from dtfm_protocol.identity.keys import Identity, short
+from dtfm_protocol.plan.ballot import Ballot, Commit, Vote
 from dtfm_protocol.plan.lineage import Chain
 from dtfm_protocol.plan.peer_state import Holding, LayerRange, Mark, PeerState
 from dtfm_protocol.plan.plan import Plan, Resume
 from dtfm_protocol.plan.signed_commit import SignedCommit
+from dtfm_protocol.plan.voted_step import VotedStep
+from tests.coordinator.peers import Peers
+from tests.harness.named_peers import id_of, signer_of, vote_on
 from tests.protocol.test_lineage import at, plan_after
 
 SWARM, LAYERS = "swarm", 4
@@ -43,9 +48,9 @@ def signed(commit: SignedCommit, arbiter: str) -> bool:
     return is_signed(SWARM, commit, arbiter)
 
 
-def judged(plan: Plan, **held: Holding) -> Judged:
+def judged(plan: Plan, voted: int = 0, **held: Holding) -> Judged:
     standings = {IDENTITIES[name].peer_id: PeerState(holdings=(one,)) for name, one in held.items()}
-    return judge(standings, plan.chain, signed)
+    return judge(standings, plan.chain, signed, voted)
 
 
 def resumed(plan: Plan, **held: Holding) -> Resume:
@@ -80,7 +85,7 @@ LIES: dict[str, tuple[Holding, str]] = {
 @pytest.mark.parametrize(("claim", "why"), LIES.values(), ids=LIES)
 def test_what_a_liar_claims_is_not_gone_on_from_and_it_is_named(claim: Holding, why: str) -> None:
     commit = final(at(7, 2), Y)
-    found = judged(SECOND, y=live(at(7, 2), FRONT, commit), x=claim, z=disk(at(7, 2), FRONT, commit))
+    found = judged(SECOND, 7, y=live(at(7, 2), FRONT, commit), x=claim, z=disk(at(7, 2), FRONT, commit))
     assert {copy.peer for copy in found.copies} == {Y, Z}
     ((peer, mark, reason),) = found.refused
     assert (peer, mark) == (X, claim.mark)
@@ -108,6 +113,22 @@ def test_colluding_peers_of_an_old_plan_do_not_bring_back_what_they_trained_priv
     found = judge(standings, SECOND.chain, signed)
     assert {refusal.peer for refusal in found.refused} == {A, B, X}
     assert resume_from(found.copies, {}, LAYERS, SECOND.chain).mark == at(7, 2)
+
+
+def test_an_arbiter_that_holds_the_whole_model_is_believed_up_to_the_step_to_which_another_has_come() -> None:
+    one_stage = plan_after(SECOND, 3, at(7, 2), (Y,), (X,))
+    told = {step: live(at(step, 3), WHOLE, final(at(step, 3), Y)) for step in (8, 9, 500)}
+    waits = live(at(8, 3), WHOLE, final(at(8, 3), Y), prepared=at(9, 3))
+    assert resumed(one_stage, y=told[9], x=waits).mark == at(9, 3), "x holds the gradients of that step, and has voted"
+    found = judged(one_stage, y=told[500], x=waits, z=disk(at(500, 3), WHOLE, final(at(500, 3), Y)))
+    assert {copy.mark for copy in found.copies if not copy.is_prepared} == {at(8, 3)}
+    (reason,) = {refusal.why for refusal in found.refused if refusal.peer == Y}
+    assert reason == f"a step to which no other peer than {short(Y)}, the arbiter, has come"
+    assert judged(one_stage, y=told[9]).copies == (), "x is gone, and nothing proves that it had voted"
+    assert [copy.mark for copy in judged(one_stage, 9, y=told[9]).copies] == [at(9, 3)], "x is gone; its vote is not"
+    assert judged(one_stage, 9, y=told[500]).copies == ()
+    alone = plan_after(SECOND, 3, at(7, 2), (Y,))
+    assert [copy.mark for copy in judged(alone, y=told[500]).copies] == [at(500, 3)], "its word is all that there is"
 
 
 def test_states_of_closed_plans_need_no_commit_up_to_their_end() -> None:
@@ -214,3 +235,26 @@ def test_no_line_names_an_honest_peer_for_what_it_held_before_the_run_went_back(
         claims.note([*usual, *lie])
     assert [one.levelno for one in caplog.records] == [logging.DEBUG, logging.WARNING]
     assert claims.counts == {X: 1, A: 1}
+
+
+@pytest.mark.parametrize("kind", ["proof", "hashed"])
+async def test_a_coordinator_believes_an_arbiter_that_is_left_alone_as_far_as_votes_reach(
+    kind: str, tmp_path: Path
+) -> None:
+    peers, swarm = Peers(tmp_path), ""
+    a, b = (signer_of(name, swarm) for name in "ab")
+    plan = Plan(version=3, stages=(WHOLE,), routes=((id_of("a"),), (id_of("b"),)))
+    peers.state.plan = plan
+    peers.listen(lambda peer, standing, taken: None, lambda plan: False)
+    await peers.hello(id_of("a"))
+    votes = [SignedBallots(one, 3).signed(Ballot.STEP, 9, Vote()) for one in (a, b)]
+    hashed = (vote_on("b", at(9, 3), WHOLE, "1" * 64, swarm),)
+    for voted, claimed, counts in ((9, 9, True), (9, 10, False), (10, 10, False)):
+        commit = SignedCommit.made(a.identity, swarm, 3, claimed, Commit())
+        holding = Holding(
+            mark=at(claimed, 3), layers=WHOLE, live=True, commit=commit, votes=hashed if kind == "hashed" else ()
+        )
+        proof = VotedStep.of(3, 9, votes).model_copy(update={"step": voted}) if kind == "proof" else None
+        await peers.report(id_of("a"), standing=PeerState(holdings=(holding,)), voted=proof)
+        found = peers.state.judged(peers.state.standings, plan.chain)
+        assert [copy.mark for copy in found] == [holding.mark] * counts, (voted, claimed)

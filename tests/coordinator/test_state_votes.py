@@ -58,6 +58,16 @@ def test_what_all_replicas_have_signed_is_certified() -> None:
     assert verdict(heard(), A, B, C) == ("", False)
 
 
+def test_the_newest_step_is_known_of_which_another_than_the_arbiter_has_hashed_the_state() -> None:
+    later = Mark(step=20, plan=3)
+    votes = heard(front("a"), front("b"), front("a", mark=later))
+    assert votes.newest_step(PLAN.chain) == 10, "a is the arbiter"
+    assert hear(votes, front("c", mark=later))
+    assert votes.newest_step(PLAN.chain) == 20
+    assert votes.newest_step(Plan(version=4, stages=(FRONT, BACK), routes=((A, X),)).chain) == 0
+    assert votes.newest_step(Chain()) == 0
+
+
 def test_a_replica_that_is_here_and_has_not_signed_may_yet_contradict_the_others() -> None:
     votes = heard(front("a"), front("b"))
     assert verdict(votes, A, B, C) == ("", False)

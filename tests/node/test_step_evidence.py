@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from dtfm_node.engine.reduction_receipts import StepReceipts
+from dtfm_node.engine.signed_ballots import SignedBallots
 from dtfm_node.engine.step_evidence import (
     ANSWERS_AT_ONCE,
     RECEIPTS,
@@ -20,11 +21,14 @@ from dtfm_node.engine.step_evidence import (
     WantVotes,
 )
 from dtfm_protocol.errors import Refused
+from dtfm_protocol.plan.ballot import Ballot, Vote
 from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.plan.voted_step import VOTES_LIMIT
 from dtfm_protocol.transport.in_memory import MemoryDataPlane, MemoryNetwork
 from dtfm_protocol.wire.stream import Bytes, Stream, StreamClosed, read_message, write_message
 from tests.harness.manual_clock import ManualClock, settle
-from tests.harness.named_peers import signer_of
+from tests.harness.membership import SWARM
+from tests.harness.named_peers import id_of, signer_of
 from tests.node.test_reduction_receipts import part
 
 PLAN = Plan(version=1, stages=((0, 1),), routes=(("a",), ("b",)))
@@ -69,6 +73,29 @@ async def test_votes_and_receipts_come_as_they_were_kept() -> None:
         assert await b.votes_of("a", PLAN, 7) == CAST
         assert await b.receipts_of("a", PLAN, 7) == RECEIVED
         assert await a.receipts_of("a", PLAN, 7) == RECEIVED  # its own
+
+
+def test_the_arbiter_of_a_stage_of_few_replicas_alone_has_to_prove_that_all_have_voted() -> None:
+    a, step = evidence(MemoryNetwork(), "a"), Ballot.STEP
+    votes = {
+        number: [SignedBallots(signer_of(name), 1).signed(step, number, Vote(bytes_sent=number)) for name in "ab"]
+        for number in (7, 8)
+    }
+    assert a.voted(PLAN) is None
+    for number, cast in votes.items():
+        a.keep_votes(PLAN, number, cast)
+    voted = a.voted(PLAN)
+    assert voted is not None
+    assert (voted.plan, voted.step) == (1, 8)
+    voted.check(SWARM, (id_of("a"), id_of("b")))
+    assert a.voted(Plan(version=2, stages=((0, 1),), routes=(("a",), ("b",)))) is None, "of another plan"
+    two, many = ((0, 1), (1, 2)), tuple((f"peer {number}",) for number in range(VOTES_LIMIT + 1))
+    for plan in (
+        Plan(version=1, stages=((0, 1),), routes=(("a",),)),
+        Plan(version=1, stages=two, routes=(("a", "b"),)),
+        Plan(version=1, stages=((0, 1),), routes=many),
+    ):
+        assert a.voted(plan) is None, "who is not alone with the model needs no proof, nor who is alone in the plan"
 
 
 async def test_only_the_newest_steps_are_kept_once_nobody_may_ask_for_older_ones() -> None:

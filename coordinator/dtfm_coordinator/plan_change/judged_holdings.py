@@ -1,6 +1,8 @@
 """Judgement of what peers say that they hold: a holding counts only where the plans that coordinators signed say that
-its peer may have it, and where the arbiter's commit, or a later plan, says that its state was final. Pure."""
+its peer may have it, and where the arbiter's commit, or a later plan, says that its state was final. The arbiter's word
+does not do alone: somebody else of its plan must have come to that step, too. Pure."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
@@ -53,18 +55,20 @@ class Judged(NamedTuple):
     refused: tuple[Refusal, ...] = ()
 
 
-def judge(standings: Mapping[str, PeerState], chain: Chain, is_signed: IsSigned) -> Judged:
+def judge(standings: Mapping[str, PeerState], chain: Chain, is_signed: IsSigned, voted: int = 0) -> Judged:
     """Judge what peers hold.
 
     Args:
         standings: state of each peer, by peer id.
         chain: that of the newest plan that the next one follows.
+        voted: newest step of that plan to which another of its peers than the arbiter has come, as votes prove.
     """
     copies: list[Copy] = []
     refused: list[Refusal] = []
+    reached = max(voted, _reached(standings, chain))
     for peer, standing in standings.items():
         for holding in standing.holdings:
-            why = _objection(peer, holding, chain, is_signed)
+            why = _objection(peer, holding, chain, is_signed, reached)
             if why:
                 refused.append(Refusal(peer, holding.mark, why))
             else:
@@ -73,7 +77,19 @@ def judge(standings: Mapping[str, PeerState], chain: Chain, is_signed: IsSigned)
     return Judged(tuple(told), (*refused, *twice))
 
 
-def _objection(peer: str, holding: Holding, chain: Chain, is_signed: IsSigned) -> str:
+def _reached(standings: Mapping[str, PeerState], chain: Chain) -> float:
+    """Return the newest step of the newest plan to which others than its arbiter say that they have come; infinite
+    where it has no others."""
+    if not chain.plans:
+        return 0
+    newest = chain.plans[-1]
+    others = [peer for peers in newest.replicas for peer in peers if peer != newest.arbiter]
+    told = (holding for peer in others if peer in standings for holding in standings[peer].holdings)
+    marks = (mark for holding in told for mark in (holding.mark, holding.prepared) if mark is not None)
+    return max((mark.step for mark in marks if mark.plan == newest.version), default=0) if others else math.inf
+
+
+def _objection(peer: str, holding: Holding, chain: Chain, is_signed: IsSigned, reached: float) -> str:
     """Return why a holding does not count; "" if it does."""
     mark, commit = holding.mark, holding.commit
     if not chain.has(mark):
@@ -87,6 +103,8 @@ def _objection(peer: str, holding: Holding, chain: Chain, is_signed: IsSigned) -
             return f"a commit that {short(maker.arbiter)}, the arbiter, has not signed"
     elif chain.is_open(mark):
         return "no commit that says it was final"
+    if maker is not None and chain.is_open(mark) and mark.step > reached:
+        return f"a step to which no other peer than {short(maker.arbiter)}, the arbiter, has come"
     return ""
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from dtfm_protocol.identity.keys import short
+from dtfm_protocol.plan.lineage import Chain
 from dtfm_protocol.plan.mark import LayerRange, Mark, StateDigest
 from dtfm_protocol.plan.peer_state import Holding, PeerState
 from dtfm_protocol.plan.state_vote import StateVote
@@ -110,6 +111,20 @@ class StateVotes:
         gone = f"{_names(silent)} left without a vote on {what}: the others' votes count" if silent else ""
         said = "; ".join(filter(None, (liars, gone)))
         return StateVerdict(next(iter(digests.values())), liars=tuple(twofold), said=said)
+
+    def newest_step(self, chain: Chain) -> int:
+        """Return the newest step of the newest plan of which another of its peers than the arbiter has hashed the
+        state; 0 where none has."""
+        if not chain.plans:
+            return 0
+        newest = chain.plans[-1]
+        others = {peer for replicas in newest.replicas for peer in replicas} - {newest.arbiter}
+        steps = (
+            mark.step
+            for mark, parts in self._votes.items()
+            if mark.plan == newest.version and any(not others.isdisjoint(voters) for voters in parts.values())
+        )
+        return max(steps, default=0)
 
     @property
     def parts(self) -> list[Part]:

@@ -14,7 +14,7 @@ from dtfm_coordinator.links.link_degradation import LinkDegradation
 from dtfm_coordinator.links.link_table import LinkTable
 from dtfm_coordinator.membership.change_signal import ChangeSignal
 from dtfm_coordinator.membership.members import Members
-from dtfm_coordinator.plan_change.commit_signatures import is_signed
+from dtfm_coordinator.plan_change.commit_signatures import is_signed, proven_step
 from dtfm_coordinator.plan_change.judged_holdings import Copy, judge
 from dtfm_coordinator.plan_change.refused_claims import RefusedClaims
 from dtfm_coordinator.plan_change.resume_point import safe_mark
@@ -67,7 +67,7 @@ class SwarmState(ChangeSignal):
         """Newest state that one peer's loss cannot take away, as `is_safer` found it last."""
         self._votes = StateVoteFile(folder, swarm)
         self.refused = RefusedClaims()
-        self._is_signed = partial(is_signed, swarm)
+        self._swarm, self._is_signed = swarm, partial(is_signed, swarm)
         self._serving: tuple[Plan | None, frozenset[str]] = (None, frozenset())
         """Plan in force as `serving` saw it last, and its peers."""
         self._chain: tuple[Plan | None, Chain] = (None, Chain())
@@ -109,7 +109,9 @@ class SwarmState(ChangeSignal):
             standings: state of each peer, by peer id.
             chain: that of the newest plan that the next one follows.
         """
-        found = judge(standings, chain, self._is_signed)
+        proofs = (member.report.voted for member in self.members.heard() if member.report)
+        voted = max(self._votes.votes.newest_step(chain), proven_step(self._swarm, chain, proofs))
+        found = judge(standings, chain, self._is_signed, voted)
         self.refused.note(found.refused)
         return found.copies
 

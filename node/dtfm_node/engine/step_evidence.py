@@ -19,6 +19,7 @@ from dtfm_protocol.identity.signer import Signer
 from dtfm_protocol.plan.ballot import VOTE_LIMIT
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.plan.signed_commit import SIGNATURE_BYTES
+from dtfm_protocol.plan.voted_step import VOTES_LIMIT, VotedStep
 from dtfm_protocol.process.clock import MonotonicClock
 from dtfm_protocol.process.timeouts import TIMEOUTS
 from dtfm_protocol.schema import Message
@@ -120,6 +121,14 @@ class StepEvidence:
                 break
             held -= oldest.size
             self._votes.popitem(last=False)
+
+    def voted(self, plan: Plan) -> VotedStep | None:
+        """Return the proof that all have voted on the newest step of `plan`; None where this peer is not its arbiter,
+        or needs none: a peer of another stage, or one of many replicas, can say that the step was made."""
+        newest = next((key for key in reversed(self._votes) if key[0] == plan.version), None)
+        if newest is None or len(plan.stages) > 1 or not 1 < len(plan.peers) <= VOTES_LIMIT:
+            return None
+        return VotedStep.of(*newest, self._votes[newest].votes)
 
     def keep_receipts(self, plan: Plan, step: int, receipts: StepReceipts) -> None:
         """Keep this peer's receipts of a step."""

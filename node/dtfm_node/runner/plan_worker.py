@@ -250,6 +250,7 @@ class PlanWorker:
             finally:
                 if trainer.final is not None:  # whatever breaks after the commit: nobody else may be left who knows it
                     self._reporter.remember([trainer.final])
+                    self._reporter.note(voted=self._evidence.voted(plan))
             if step == resumed + 1:
                 holdings.begun()
             self._reporter.committed(row, steps)

@@ -32,6 +32,7 @@ from dtfm_protocol.job.step_metrics import StepMetrics
 from dtfm_protocol.plan.peer_state import Mark, PeerState
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.plan.state_vote import Votes
+from dtfm_protocol.plan.voted_step import VotedStep
 from dtfm_protocol.schema import Fallback, Message, Schema
 
 ROWS_LIMIT = 128
@@ -195,6 +196,9 @@ class Report(Message):
     """Two votes on one part of a state that contradict each other, for which this peer, an arbiter, has ended the plan:
     signed, so that nobody's word is needed for it."""
     standing: PeerState = PeerState()
+    voted: VotedStep | None = None
+    """Proof that all voted on the newest step that this peer, the arbiter of a plan of one stage, has made final: so
+    it need not be believed where nobody else is left who knows. None: none, or others are there to say it."""
     taken: Plan | None = None
     """The plan that this peer has taken last, where the coordinator that calls may not know of it: it is not its
     author, or does not name it as in force."""

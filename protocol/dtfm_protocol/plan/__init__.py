@@ -14,4 +14,5 @@
   allocator's search
 - `signed_commit`: signed votes and commits: who said what of a step, so that anybody can check it later
 - `state_vote`: signed votes on states: the word of a replica on all tensors of its stage
+- `voted_step`: proof that all peers of a plan have voted on a step: the signatures of their votes, without the votes
 """

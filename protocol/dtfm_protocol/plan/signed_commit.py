@@ -77,5 +77,11 @@ def statement(
     kind: Literal["vote", "commit"], swarm: str, plan: int, ballot: Ballot, step: int, text: bytes | memoryview
 ) -> bytes:
     """Return the bytes that the sender of a vote or commit signs."""
-    head = f"dtfm/1/{kind}:{swarm}:{plan}:{int(ballot)}:{step}:"
-    return head.encode() + hashlib.sha256(text).digest()
+    return statement_of_hash(kind, swarm, plan, ballot, step, hashlib.sha256(text).digest())
+
+
+def statement_of_hash(
+    kind: Literal["vote", "commit"], swarm: str, plan: int, ballot: Ballot, step: int, sha256: bytes
+) -> bytes:
+    """Return the same, where only the SHA-256 of the text is known."""
+    return f"dtfm/1/{kind}:{swarm}:{plan}:{int(ballot)}:{step}:".encode() + sha256
