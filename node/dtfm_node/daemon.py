@@ -24,7 +24,7 @@ from dtfm_node.control.wake_watch import watch_for_wake
 from dtfm_node.doctor.closed_ports import check_data_ports, unless_closed
 from dtfm_node.engine.device import choose, describe
 from dtfm_node.engine.device_profile import availability, measure_profile
-from dtfm_node.engine.job_survey import Surveyor, local_survey
+from dtfm_node.engine.job_survey import JobSurvey, Surveyor, local_survey
 from dtfm_node.engine.runtime import Runtime
 from dtfm_node.engine.tracer import NO_TRACE, TraceFile, Tracer
 from dtfm_node.limits.availability import Rules
@@ -191,8 +191,8 @@ class Daemon:
             ]
             if await self._until_available(watch, control):
                 with self._tracer() as tracer, self._machine(device, tracer) as machine:
-                    await self._enter(control)
-                    await self._serve(machine, control, admission, watch)
+                    survey = await self._enter(control)
+                    await self._serve(machine, survey, control, admission, watch)
             for task in background:
                 task.cancel()
 
@@ -237,11 +237,15 @@ class Daemon:
         return nullcontext(NO_TRACE) if folder is None else TraceFile.open(folder, self._me)
 
     async def _serve(
-        self, machine: Runtime, control: ControlPlane, admission: Admission, watch: AvailabilityWatch
+        self,
+        machine: Runtime,
+        survey: JobSurvey,
+        control: ControlPlane,
+        admission: Admission,
+        watch: AvailabilityWatch,
     ) -> None:
         """Be a member: offer what this machine has, and do what plans say."""
         job = await self._inbox.job()
-        survey = await self._surveyor(job)
         self._display.note(job_in_words(job, self._inbox.plan))
         registry = Registry(self._invite.swarm, self._post)
         port, caps = self._options.port, TrafficCaps(RateCap(self._options.upload), RateCap(self._options.download))
@@ -423,11 +427,13 @@ class Daemon:
         control.on(CHALLENGE, answer, self._me)
         return control
 
-    async def _enter(self, control: ControlPlane) -> None:
-        """Reach the broker and a coordinator, and make sure that no other daemon has this identity.
+    async def _enter(self, control: ControlPlane) -> JobSurvey:
+        """Reach the broker and a coordinator, make sure that no other daemon has this identity, and return what the
+        job asks for.
 
         Raises:
-            UserError: the broker does not let this node in in time, nobody leads, or there is another daemon.
+            UserError: the broker does not let this node in in time, nobody leads, there is another daemon, or the job
+                cannot run here.
         """
         try:
             async with asyncio.timeout(self._patience):
@@ -442,13 +448,19 @@ class Daemon:
         try:
             async with asyncio.timeout(self._patience):
                 # A coordinator opens its broker first and serves seconds later; then it says what is trained.
-                await self._inbox.job()
+                job = await self._inbox.job()
         except TimeoutError:
             raise UserError(
                 f"no coordinator: its broker answers, but nobody has said there for {self._patience:g} s what "
                 "is to be trained; check that it runs"
             ) from None
-        await self._look_around(control)
+        surveying = asyncio.ensure_future(self._surveyor(job))  # in a process of its own, as a rule
+        try:
+            await self._look_around(control)
+            return await surveying
+        finally:
+            surveying.cancel()
+            await asyncio.gather(surveying, return_exceptions=True)
 
     async def _look_around(self, control: ControlPlane) -> None:
         """Make sure that no other daemon has this identity, and compare clocks.

@@ -9,12 +9,14 @@ import pytest
 
 from dtfm_node.control.display import Display
 from dtfm_node.daemon import Daemon, NodeOptions
+from dtfm_node.engine.job_survey import JobSurvey, Surveyor
 from dtfm_node.limits.availability import Rules
 from dtfm_node.limits.availability_watch import AvailabilityWatch
 from dtfm_node.limits.machine_readings import MachineReading
 from dtfm_node.limits.pause_order import PauseOrder, write_order
 from dtfm_protocol.control.messages import REPORT, Report, Topic
 from dtfm_protocol.errors import UserError
+from dtfm_protocol.job.resolved_job import ResolvedJob
 from dtfm_protocol.process.timeouts import TIMEOUTS
 from dtfm_protocol.schema import Schema
 from tests.coordinator.peers import JOB
@@ -46,9 +48,15 @@ class Control:
             self.reported.set()
 
 
-def entering(folder: Path, connected: bool, timeout: float) -> tuple[Daemon, Control, Any]:
-    quick = replace(TIMEOUTS, identity_challenge=0.0)
-    daemon = Daemon(INVITE, folder, NodeOptions(timeout=timeout), Display("plain"), quick)
+async def surveyed(job: ResolvedJob) -> JobSurvey:
+    return JobSurvey(1, 2)
+
+
+def entering(
+    folder: Path, connected: bool, timeout: float, surveyor: Surveyor = surveyed, challenge: float = 0.0
+) -> tuple[Daemon, Control, Any]:
+    quick = replace(TIMEOUTS, identity_challenge=challenge)
+    daemon = Daemon(INVITE, folder, NodeOptions(timeout=timeout), Display("plain"), quick, surveyor)
     control: Any = Control(connected)
     return daemon, control, daemon._enter(control)
 
@@ -60,8 +68,37 @@ async def test_a_node_asks_for_nothing_until_a_coordinator_serves(tmp_path: Path
     await settle()
     assert control.said == []
     daemon._inbox._take_job("", JOB)
-    await asyncio.wait_for(task, 30)
+    assert await asyncio.wait_for(task, 30) == JobSurvey(1, 2)
     assert control.said == ["challenge"]
+
+
+async def test_the_job_is_surveyed_while_others_may_object_and_no_longer_than_that(tmp_path: Path) -> None:
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    async def survey(job: ResolvedJob) -> JobSurvey:
+        begun.set()
+        try:
+            return await asyncio.Future()
+        finally:
+            ended.set()
+
+    daemon, _, entry = entering(tmp_path, True, 30.0, survey, challenge=3600.0)
+    task = asyncio.create_task(entry)
+    daemon._inbox._take_job("", JOB)
+    await asyncio.wait_for(begun.wait(), 30)
+    task.cancel()
+    await asyncio.wait({task})
+    assert ended.is_set()
+
+
+async def test_a_job_that_cannot_run_here_ends_the_entry(tmp_path: Path) -> None:
+    async def survey(job: ResolvedJob) -> JobSurvey:
+        raise UserError("too large")
+
+    daemon, _, entry = entering(tmp_path, True, 30.0, survey)
+    daemon._inbox._take_job("", JOB)
+    with pytest.raises(UserError, match="too large"):
+        await asyncio.wait_for(entry, 30)
 
 
 @pytest.mark.parametrize(("connected", "why"), [(False, "did not let this node in"), (True, "nobody has said")])

@@ -3,6 +3,7 @@ time. Whatever the work comes to, this process has lost nothing."""
 
 import asyncio
 import contextlib
+import gc
 import multiprocessing
 import os
 import resource
@@ -89,6 +90,7 @@ def _live(pipe: Connection, work: Work, end: Callable[[], None] | None) -> NoRet
     try:
         if end is not None:
             end()
+        gc.freeze()  # the collector would write to each page that the two still share
         os.setsid()  # Ctrl+C is for the process that was copied
         for descriptor in os.listdir("/dev/fd"):  # its locks and sockets are not this one's
             if int(descriptor) > 2 and int(descriptor) != pipe.fileno():
