@@ -30,17 +30,17 @@ async def test_the_first_layout_waits_for_enough_and_is_made_when_all_pairs_are_
     wanted = "abcd"[: own or 3]
     await swarm.join(*wanted[:-1])
     waiting = asyncio.create_task(swarm.layout())
-    await until(lambda: bool(swarm.phases))
-    assert swarm.phases[0].name == "waiting"
-    assert f"{len(wanted) - 1} of {len(wanted)} are ready" in swarm.phases[0].text
-    assert (swarm.rounds, swarm.planned) == ([], [])
+    await until(lambda: bool(swarm.phases) and swarm.phases[-1].name == "waiting")
+    assert f"{len(wanted) - 1} of {len(wanted)} are ready" in swarm.phases[-1].text
+    assert swarm.planned == []
     await swarm.join(wanted[-1])
     assert ids_of(await waiting) == wanted
-    assert swarm.asked == ["".join(pair) for pair in itertools.combinations(wanted, 2)]
+    assert sorted(swarm.asked) == ["".join(pair) for pair in itertools.combinations(wanted, 2)]
     (view,) = swarm.planner.views
     assert is_measured(view)
     assert swarm.planner.before == [None]
     assert [name for name, _ in itertools.groupby(phase.name for phase in swarm.phases)] == [
+        "probing",
         "waiting",
         "probing",
         "planning",
@@ -48,15 +48,38 @@ async def test_the_first_layout_waits_for_enough_and_is_made_when_all_pairs_are_
     assert (tmp_path / "view.json").exists()
 
 
+async def test_who_is_there_is_measured_while_others_are_waited_for_and_not_again(tmp_path: Path) -> None:
+    """So that the last to come waits for its own links alone. What a line carries in all shows beside three others."""
+    swarm = Swarm(tmp_path, 5)
+    swarm.gbps = {frozenset(pair): 0.1 for pair in itertools.combinations("abcde", 2)}
+    await swarm.join("a", "b")
+    waiting = asyncio.create_task(swarm.layout())
+    await until(lambda: swarm.phases != [] and swarm.phases[-1].name == "waiting")
+    assert swarm.asked == ["ab"]
+    await swarm.join("c", "d")
+    await until(lambda: "4 of 5 are ready" in swarm.phases[-1].text)
+    before = swarm.asked
+    assert sorted(before) == ["".join(pair) for pair in itertools.combinations("abcd", 2)]
+    assert {fan.centre for turn in swarm.rounds for fan in turn.fans} == {*"abcd"}
+    rounds = len(swarm.rounds)
+    await swarm.join("e")
+    assert ids_of(await waiting) == "abcde"
+    later = swarm.rounds[rounds:]
+    assert [sorted({*pair} & {"e"}) for turn in later for pair in turn.pairs][:3] == [["e"]] * 3
+    assert {fan.centre for turn in later for fan in turn.fans} == {"e"}
+    assert len({frozenset(pair) for pair in swarm.asked}) == len(swarm.asked), "none twice"
+
+
 async def test_who_comes_while_it_settles_is_planned_for_too(tmp_path: Path) -> None:
+    """Measuring is no reason to settle longer."""
     swarm = Swarm(tmp_path, timeouts=TIMEOUTS)
     await swarm.join("a", "b")
     waiting = asyncio.create_task(swarm.layout())
     await swarm.clock.advance(TIMEOUTS.settle - 0.1)
-    assert swarm.control.said == []
+    assert (swarm.asked, swarm.planned) == (["ab"], [])
     await swarm.join("c")
     await swarm.clock.advance(TIMEOUTS.settle - 0.1)
-    assert swarm.control.said == []
+    assert swarm.planned == []
     await swarm.clock.advance(0.2)
     assert ids_of(await waiting) == "abc"
 

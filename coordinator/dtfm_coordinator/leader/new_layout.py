@@ -10,6 +10,7 @@ from dtfm_coordinator.leader.lead_context import LeadContext
 from dtfm_coordinator.leader.link_measuring import LinkMeasuring
 from dtfm_coordinator.leader.planner import Planner
 from dtfm_coordinator.links.link_degradation import Pair
+from dtfm_coordinator.links.peer_limits import FAN
 from dtfm_coordinator.links.plan_revision import PlanRevision
 from dtfm_coordinator.membership.members import Member
 from dtfm_coordinator.swarm.swarm_state import SwarmState
@@ -53,7 +54,8 @@ class LayoutMaker:
                 if len(known) < len(members):
                     with contextlib.suppress(UserError):
                         return await self.plan_for(known)
-            await self.probe(members, limits=self._state.plan is None)
+            if self._state.plan is not None or why:  # else that was done while others were waited for
+                await self.probe(members, limits=self._state.plan is None)
             try:
                 return await self.plan_for(members)
             except UserError as error:
@@ -121,11 +123,21 @@ class LayoutMaker:
     async def _gather(self, needed: int, why: str) -> list[Member]:
         """Wait until at least `needed` nodes are ready and nobody has come or gone for a while.
 
+        Before the first plan those who are ready have their links measured meanwhile: who comes last, and with it all
+        others, then waits for its own links alone.
+
         Args:
             why: what fewer nodes lack beside their number, for people; "": nothing.
         """
+        is_first, clock = self._state.plan is None, self._state.clock
+        ready, since = frozenset[str](), clock.now()
         while True:
-            if len(self._members.ready()) < needed:
+            members = self._members.ready()
+            if (there := frozenset(member.peer for member in members)) != ready:
+                ready, since = there, clock.now()
+            if is_first and await self._acquaint(members, needed):
+                continue
+            if len(members) < needed:
                 text = self._members.waiting_for(needed)
                 await self._say("waiting", why or text)
 
@@ -135,15 +147,24 @@ class LayoutMaker:
                 if await self._state.wait(told, self._timeouts.layout_retry if why else None) or not why:
                     continue
                 needed = min(needed, len(self._members.ready()))  # links that could not be measured may be well again
-            ready = {member.peer for member in self._members.ready()}
             busy = len(self._members.online()) - len(self._members.paused()) > len(ready)
 
-            def moved(ready: set[str] = ready) -> bool:
+            def moved(ready: frozenset[str] = ready) -> bool:
                 return {member.peer for member in self._members.ready()} != ready
 
-            calm = self._timeouts.settle if self._state.plan is None else self._timeouts.settle_in_run
-            if not await self._state.wait(moved, calm * (4 if busy else 1)):
+            calm = self._timeouts.settle if is_first else self._timeouts.settle_in_run
+            left = since + calm * (4 if busy else 1) - clock.now()
+            if left <= 0 or not await self._state.wait(moved, left):
                 return self._members.ready()
+
+    async def _acquaint(self, members: list[Member], needed: int) -> bool:
+        """Have what is yet to be known of the links between `members` measured; whether there was anything."""
+        peers = [member.peer for member in members]
+        limits = len(peers) > FAN or len(peers) >= needed  # fewer would hardly show what a line carries in all
+        if not self._links.untried(peers) and not (limits and self._links.limits.unasked(peers)):
+            return False
+        await self.probe(members, limits=limits)
+        return True
 
     async def hears_all(self, plan: Plan, unless: Callable[[], bool]) -> bool:
         """Wait until all of the plan's peers are heard of, as they are while it goes well; False if they were not in
