@@ -144,15 +144,22 @@ class Drawing:
         """Whether it says how many are missing."""
         self.views: list[View] = []
         self.before: list[Plan | None] = []
+        self.begun: list[Plan | None] = []
         self.horizons: list[float | None] = []
         self.standstills: list[float] = []
         self.chosen = ""
         """Who is given work; "": all."""
 
     def plan(
-        self, view: View, in_force: Plan | None = None, horizon: float | None = None, standstill: float = 0.0
+        self,
+        view: View,
+        in_force: Plan | None = None,
+        horizon: float | None = None,
+        standstill: float = 0.0,
+        begun: Plan | None = None,
     ) -> Plan:
         self.views.append(view)
+        self.begun.append(begun)
         self.before.append(in_force)
         self.horizons.append(horizon)
         self.standstills.append(standstill)

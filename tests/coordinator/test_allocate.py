@@ -150,6 +150,27 @@ def test_a_budget_in_seconds_is_kept_by_the_given_clock() -> None:
     assert plan.seconds < 4000
 
 
+def test_a_search_that_begins_with_another_ones_plan_does_no_worse_and_takes_a_part_of_its_time() -> None:
+    view, work = drawn_view(12, 3), workload(8)
+    good, poor = allocate(view, work, evaluations=30_000), allocate(view, work, evaluations=1)
+    assert good.cost is not None
+    assert poor.cost is not None
+    assert good.cost.total < poor.cost.total
+    again = allocate(view, work, evaluations=1, begun=good)
+    assert again.cost is not None
+    assert again.cost.total <= good.cost.total * (1 + 1e-9)
+    gone = allocate(
+        view, work, evaluations=1, begun=good, available=[peer for peer in view.ids if peer != good.peers[0]]
+    )
+    assert good.peers[0] not in gone.peers
+    seconds = []
+    for begun in (None, good):
+        ticks = iter(range(10**9))
+        found = allocate(view, work, begun=begun, clock=lambda ticks=ticks: next(ticks) / 1000)  # type: ignore[misc]
+        seconds.append(found.seconds or 0.0)
+    assert seconds[1] < 0.5 * seconds[0]
+
+
 def test_peers_that_cannot_reach_each_other_are_not_put_together() -> None:
     apart = swarm(4, gbps=0.0)
     assert len(planned(apart).peers) == 1

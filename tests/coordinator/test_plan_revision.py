@@ -132,6 +132,7 @@ async def test_a_link_of_the_plan_that_is_slow_has_it_made_anew(swarm: Swarm) ->
     unknown = swarm.state.links.unmeasured([frozenset(pair) for pair in itertools.combinations("abcd", 2)])
     assert unknown
     swarm.gbps = dict.fromkeys(unknown, 0.01)
-    await swarm.layout()
+    plan = await swarm.layout()
     assert len(swarm.planned) == 2
+    assert [begun and begun.peers for begun in swarm.planner.begun] == [None, plan.peers], "it goes on from the first"
     assert np.nanmin(np.where(np.eye(12), np.nan, swarm.planner.views[-1].bandwidth_gbps)) == 0.01

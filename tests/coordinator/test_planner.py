@@ -87,7 +87,9 @@ def test_a_move_must_pay_back_within_the_jobs_horizon_or_a_shorter_one(
 ) -> None:
     asked_for: list[tuple[float, float]] = []
 
-    def note(view: View, work: Workload, seed: int, *, in_force: Plan | None, standstill: float) -> None:
+    def note(
+        view: View, work: Workload, seed: int, *, in_force: Plan | None, standstill: float, begun: Plan | None
+    ) -> None:
         asked_for.append((work.planning.horizon, standstill))
 
     monkeypatch.setattr(planning, "allocate", note)

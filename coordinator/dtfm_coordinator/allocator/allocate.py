@@ -39,6 +39,8 @@ ENDS = (0.6, 0.8, 1.0)
 """Shares of the budget at which the searches under each of `SCHEDULES` end, where all are open."""
 ALIKE = 1e-3
 """Of a step: so much better another schedule must be than one of those before it."""
+ANEW = 0.25
+"""Part of a search's time that one takes which begins with what another has found on about the same view."""
 LONGEST_SEARCH_SECONDS = 10.0
 """Of a search without limits on many peers and micro-batches; small ones take `DEFAULT_SEARCH_SECONDS`."""
 EXHAUSTIVE = 600_000
@@ -54,6 +56,7 @@ def allocate(
     available: Collection[str] | None = None,
     in_force: Plan | None = None,
     standstill: float = 0.0,
+    begun: Plan | None = None,
     algorithm: str = "evolutionary",
     clock: Callable[[], float] = time.monotonic,
     say: Callable[[str], object] = lambda line: None,
@@ -70,6 +73,8 @@ def allocate(
     in_force: the plan under which peers hold their state now. It is returned again, with its new cost and the
     reason, where all its peers are available and no other plan pays back the move within the horizon.
     standstill: seconds that a change takes besides moving state, whatever it is.
+    begun: the plan that a search has found on about the same view: this one begins with it, and without limits takes
+    only `ANEW` of the time.
     algorithm: "evolutionary"; or "greedy" (the search's first placements alone), "random" or "in-order" (one
     placement of each shape), or "exhaustive" (every placement of small swarms, with shares and layers that
     follow speeds), to compare with. Shares and layers are chosen in the same way in all.
@@ -88,13 +93,15 @@ def allocate(
     problems = [pose(view, work, peers, schedule, paced=open_pace) for schedule in work.schedules]
     compile_now(say)  # after all that can be refused has been: it may take a minute
     if budget is None and evaluations is None:
-        budget = search_seconds(len(peers), work.micro_batches)
+        budget = search_seconds(len(peers), work.micro_batches) * (1.0 if begun is None else ANEW)
     limits = Budget(budget, evaluations, clock, stop)
     old = InForce.of(view, work, problems[0], peers, in_force)
+    begun_with = None if begun is None else Layout.of_plan(begun, peers)
+    seeds = [layout for layout in (old.layout, begun_with) if layout is not None]
     searches: list[Evolution] = []
     for problem, end in zip(problems, ENDS if len(problems) > 1 else (1.0,), strict=True):
         limits.until = end
-        searches.append(_searched(work, problem, shapes, old, limits, seed, algorithm, searches))
+        searches.append(_searched(work, problem, shapes, old, seeds, limits, seed, algorithm, searches))
     finalists = [
         finalist
         for problem, search in zip(problems, searches, strict=True)
@@ -157,12 +164,13 @@ def _searched(
     problem: Problem,
     shapes: tuple[Shape, ...],
     old: InForce,
+    seeds: list[Layout],
     limits: Budget,
     seed: int,
     algorithm: str,
     before: list[Evolution],
 ) -> Evolution:
-    """Search under one schedule, after those under others (`before`), and return the search.
+    """Search under one schedule, after those under others (`before`) or from `seeds` on, and return the search.
 
     Raises:
         UserError: there are too many placements to look at all.
@@ -170,7 +178,7 @@ def _searched(
     any_depth, uneven = work.planning.stages == "auto", work.planning.replicas == "auto"
     search = Evolution(problem, old.standing, limits, seed, any_depth=any_depth, any_counts=uneven)
     if algorithm == "evolutionary" and not before:
-        search.run(ranked(shapes, problem), [old.layout] if old.layout is not None else [])
+        search.run(ranked(shapes, problem), seeds)
     elif algorithm == "evolutionary":
         search.run(ranked(shapes, problem), [layout for other in before for layout in other.finalists(FINALISTS)])
     elif algorithm == "greedy":

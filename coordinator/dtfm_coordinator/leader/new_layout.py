@@ -104,11 +104,12 @@ class LayoutMaker:
         """
         planner = self._context.planner
         revision = PlanRevision(self._links, tied=planner.is_tied)
+        plan: Plan | None = None
         while True:
             await self._say("planning", f"planning for {len(members)} nodes")
             view = self._view(members, apart)
             seen = await asyncio.to_thread(revision.seen, view)  # estimates of many links take a while
-            plan = await asyncio.to_thread(planner.plan, seen, self._state.plan, horizon, standstill)
+            plan = await asyncio.to_thread(planner.plan, seen, self._state.plan, horizon, standstill, plan)
             rounds = await asyncio.to_thread(revision.planned, plan, view)
             if rounds:
                 await self._measuring.rounds_of_plan(rounds, members)

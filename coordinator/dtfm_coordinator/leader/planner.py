@@ -103,7 +103,12 @@ class Planner:
         return self.fewest_nodes if self.is_forced or self.settings.plan.strict else 1
 
     def plan(
-        self, view: View, in_force: Plan | None = None, horizon: float | None = None, standstill: float = 0.0
+        self,
+        view: View,
+        in_force: Plan | None = None,
+        horizon: float | None = None,
+        standstill: float = 0.0,
+        begun: Plan | None = None,
     ) -> Plan:
         """Return a plan for the peers of `view`, without version.
 
@@ -112,6 +117,7 @@ class Planner:
                 owner's choices need will do.
             horizon: seconds within which a move must pay back, if that is less than the job allows.
             standstill: seconds that a change takes besides moving state.
+            begun: plan that was made on about the same view, just now: the search begins with it, and takes less time.
 
         Raises:
             NotEnoughNodes: the owner's choices need more nodes.
@@ -127,7 +133,7 @@ class Planner:
         if horizon is not None and horizon < planning.horizon:
             planning = planning.model_copy(update={"horizon": horizon})
         work = replace(self._workload, planning=planning)
-        plan = allocate(view, work, self._seed, in_force=in_force, standstill=standstill)
+        plan = allocate(view, work, self._seed, in_force=in_force, standstill=standstill, begun=begun)
         return plan.model_copy(update={"reason": f"{plan.reason}{lacking}"}) if lacking else plan
 
     @property
