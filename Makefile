@@ -17,7 +17,7 @@ IMPORTED := dtfm_node.daemon, dtfm_coordinator.tools.local_swarm, transformers.m
 COMPILED := $(wildcard coordinator/dtfm_coordinator/allocator/*.py coordinator/dtfm_coordinator/allocator/*/*.py) \
 	protocol/dtfm_protocol/plan/schedule_rules.py protocol/dtfm_protocol/model/memory_model.py
 
-.PHONY: demo check test lint coverage docs equivalence bench-allocator bench-engine bench-page bench-joining bench-world chaos fuzzing flood soak clean
+.PHONY: demo demo-finetune check test lint coverage docs equivalence bench-allocator bench-engine bench-page bench-joining bench-world chaos fuzzing flood soak clean
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -32,6 +32,18 @@ $(VENV)/compiled: $(VENV)/installed $(COMPILED)
 
 demo: $(VENV)/installed
 	$(BIN)/dtfm-coordinator swarm examples/demo.toml --nodes 4 --state-dir state/demo --sample "The "
+
+# A small model that has read Python's manual learns to answer, by adapters that a swarm trains beside it.
+FINETUNE := state/finetune
+ANSWERED = for function in sqrt shuffle sleep; do printf "Where is $$function? "; $(BIN)/dtfm-coordinator generate \
+	--state-dir $(1) --prompt "$$(printf "User: Where is $$function?\nAssistant:")" --temperature 0 --tokens 16 || exit 1; done
+demo-finetune: $(VENV)/installed
+	$(BIN)/python examples/finetune_data.py $(FINETUNE)/chat.jsonl
+	$(BIN)/dtfm-node solo examples/finetune_base.toml --state-dir $(FINETUNE)/base-run
+	test -d $(FINETUNE)/base || $(BIN)/dtfm-coordinator export --state-dir $(FINETUNE)/base-run $(FINETUNE)/base
+	$(BIN)/dtfm-coordinator swarm examples/finetune.toml --nodes 4 --state-dir $(FINETUNE)/run
+	@printf '\nBefore:\n'; $(call ANSWERED,$(FINETUNE)/base-run)
+	@printf '\nAfter:\n'; $(call ANSWERED,$(FINETUNE)/run)
 
 check: lint $(VENV)/compiled
 	$(BIN)/pytest -m "unit and not slow" $(TESTS)
