@@ -18,7 +18,7 @@ from dtfm_node.engine.receiver import Receiver
 from dtfm_node.links.probe import ProbeRequest, Queued, Swallowed
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.job.job_file import CodecName
-from dtfm_protocol.plan.ballot import Ballot, Commit, Vote, read_ballot
+from dtfm_protocol.plan.ballot import Ballot, Commit, SetSums, Vote, read_ballot
 from dtfm_protocol.plan.signed_commit import COMMIT_LIMIT, SignedCommit, statement
 from dtfm_protocol.process.clock import MonotonicClock
 from dtfm_protocol.schema import Schema
@@ -48,8 +48,12 @@ def training_targets(sides: Sides) -> Iterator[Target]:
         yield Target(f"tensor in {codec}", functools.partial(_decoded, codec), (seed,))
     vote = Vote(losses={0: 2.5, 3: 2.25}, sum_squares={0: 1.5, 1: 0.0}, bytes_sent=100)
     commit = Commit(loss=2.5, grad_norm=1.0, seconds=0.2, bytes_sent=200, last=False, kept=True)
-    yield Target("vote", lambda data: read_ballot(data, Vote), (vote.model_dump_json().encode(),))
-    yield Target("commit", lambda data: read_ballot(data, Commit), (commit.model_dump_json().encode(),))
+    votes = vote, Vote(losses={0: 2.5, 3: 2.25}, right={0: 3, 3: 0})
+    commits = commit, Commit(loss=2.5, sets=(SetSums(loss=1.5, right=3), SetSums(loss=1.0, right=0)))
+    yield Target("vote", lambda data: read_ballot(data, Vote), tuple(one.model_dump_json().encode() for one in votes))
+    yield Target(
+        "commit", lambda data: read_ballot(data, Commit), tuple(one.model_dump_json().encode() for one in commits)
+    )
     signed = SignedCommit.made(sides.owner, SWARM, VERSION, 7, commit)
     yield Target("commit, signed", functools.partial(_opened, sides), (signed.text.encode(),))
     for message, limit in (

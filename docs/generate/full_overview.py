@@ -10,6 +10,7 @@ from dtfm_coordinator.swarm.overview.overview import (
     Progress,
     Storage,
 )
+from dtfm_protocol.job.step_metrics import SetMetrics
 
 MEMBER = MemberView(
     name="Ann's PC", device="cpu", role="trains", does="", level="good", stage=0, layers=(1, 4), micro_batches=1,
@@ -27,6 +28,7 @@ OVERVIEW = Overview(
     figures=Figures(
         loss=1.0, eval_loss=1.0, eval_step=1, learning_rate=1.0, grad_norm=1.0, tokens_per_second=1.0, seconds=1.0,
         predicted_seconds=1.0, pace="", sent_bytes=1,
+        sets=(SetMetrics(name="set", loss=1.0, perplexity=1.0, accuracy=1.0, tokens=1),),
     ),
     plan=PlanView(version=1, reason="", layers=4, micro_batches=1, stages=(), pipelines=(), hops=()),
     members={"peer": MEMBER},

@@ -60,6 +60,10 @@ UNITS = {
     "training.seed": "",
     "evaluation.every": "steps",
     "evaluation.sequences": "sequences",
+    "evaluation.sets": "",
+    "evaluation.sets[].name": "",
+    "evaluation.sets[].text": "files",
+    "evaluation.sets[].sources": "",
     "plan.stages": "stages",
     "plan.replicas": "nodes",
     "plan.strict": "",
@@ -96,7 +100,8 @@ def job_keys(schema: type[BaseModel] = Job, prefix: str = "") -> Iterator[JobKey
             yield from job_keys(inner, "lora." if name == "lora" else f"{prefix}{name}.")
         else:
             yield JobKey(prefix + name, field, texts[name])
-            if (entry := _entry(inner)) is not None:
+            # A list within a list's entry has entries that were told of before.
+            if (entry := _entry(inner)) is not None and not prefix.endswith("[]."):
                 yield from job_keys(entry, f"{prefix}{name}[].")
 
 

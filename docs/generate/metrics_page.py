@@ -10,7 +10,7 @@ from docs.generate.message_page import schema_table
 from dtfm_coordinator.records.event_log import PlanEvent
 from dtfm_coordinator.records.member_records import MemberShare, PlanShares
 from dtfm_coordinator.serve.web.metrics_text import metrics_text
-from dtfm_protocol.job.step_metrics import StepMetrics
+from dtfm_protocol.job.step_metrics import SetMetrics, StepMetrics
 
 ABOUT = """\
 Where a run's figures are, for programs. People look at the [owner's page](../how-to/watch.md), which has all of them.
@@ -28,6 +28,8 @@ def metrics_page() -> str:
         f"## `/metrics`\n{paragraph(PROMETHEUS)}",
         table(["figure", "labels", "meaning"], _figures(metrics_text(OVERVIEW))),
         f"## `metrics.jsonl`\n{_rows('A row for each step that counts', StepMetrics)}",
+        f"Each of its `sets`: {summary(SetMetrics)}",
+        schema_table(SetMetrics),
         f"## `members.jsonl`\n{_rows('A row for each plan', PlanShares)}",
         f"Each of its `members`, by peer id: {summary(MemberShare)}",
         schema_table(MemberShare),

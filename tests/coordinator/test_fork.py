@@ -12,7 +12,7 @@ from dtfm_coordinator.serve.job_edits import remember
 from dtfm_protocol.checkpoint.store import CheckpointStore
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.data_table import Data, DataSource
-from dtfm_protocol.job.job_file import Evaluation, Job, Sharing, Training
+from dtfm_protocol.job.job_file import EvaluationTable, Job, Sharing, Training
 from dtfm_protocol.model.lora import adapter_shapes
 from dtfm_protocol.plan.plan import Plan
 from tests.coordinator.peers import JOB
@@ -53,7 +53,7 @@ def test_the_new_job_has_the_weights_and_the_settings_of_that_step(run: Path, tm
     assert job.data.text == [str(tmp_path / "text.txt")]
     assert 'text = ["text.txt"]' in file.read_text()
     assert job.sharing == Sharing(model="members", license="apache-2.0")
-    assert job.evaluation == Evaluation()
+    assert job.evaluation == EvaluationTable()
     assert job.model.path == tmp_path / "new-model"
     assert job.data.tokenizer_folder == tmp_path / "new-model"
     begun = AutoModelForCausalLM.from_pretrained(job.model.path)

@@ -105,7 +105,7 @@ def test_an_unknown_key_is_named_at_every_level(changes: dict[str, Any], named: 
         ({"training.step": 1}, "did you mean steps?"),
         ({"data.texts": ["a"]}, "did you mean text?"),
         ({"trainning.steps": 1}, "did you mean training?"),
-        ({"evaluation.zzz": 1}, "the keys here are every, sequences"),
+        ({"evaluation.zzz": 1}, "the keys here are every, sequences, sets"),
     ],
 )
 def test_a_key_that_is_near_another_is_taken_for_a_misspelt_one(changes: dict[str, Any], meant: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 from dtfm_protocol.data.text_check import check_encoding, check_sample, check_text_bytes
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.data_table import Data, DataSource
-from dtfm_protocol.job.job_file import Checkpointing, Evaluation, Job, Model, Planning, Training
+from dtfm_protocol.job.job_file import Checkpointing, EvaluationTable, Job, Model, Planning, Training
 
 pytestmark = pytest.mark.unit
 WHOLE = 1000
@@ -34,7 +34,7 @@ def job(home: Path, tokenizer: str = "bytes", **training: Any) -> Job:
         model=Model.model_validate({"architecture": "llama"}),
         data=Data(text=[str(home / "*.txt")], tokenizer=tokenizer),
         training=Training.model_validate(values),
-        evaluation=Evaluation(),
+        evaluation=EvaluationTable(),
         plan=Planning(),
         checkpoint=Checkpointing(),
     )
@@ -93,7 +93,7 @@ def test_what_every_source_repeats_cannot_be_held_out(home: Path) -> None:
     asked = job(home).model_copy(update={"data": data})
     check_text_bytes(asked)
     with pytest.raises(UserError, match="every weight is above 1"):
-        check_text_bytes(asked.model_copy(update={"evaluation": Evaluation(every=1, sequences=1)}))
+        check_text_bytes(asked.model_copy(update={"evaluation": EvaluationTable(every=1, sequences=1)}))
 
 
 def test_a_character_at_the_cut_of_a_beginning_is_no_mistake(home: Path) -> None:

@@ -54,6 +54,9 @@ GROWING = frozenset({"ResolvedJob", "Training", "Evaluation", "Planning", "Check
 WIDENING = frozenset({"TensorEntry.dtype"})
 """Fields that may have new values, as those come under jobs alone that are refused by who does not know the values."""
 
+CONDITIONAL = frozenset({"Vote.right", "Commit.sets"})
+"""Fields that are there only under jobs that are refused by who does not know them; else they are left out."""
+
 
 class FieldFormat(TypedDict):
     """The form of a field."""
@@ -154,6 +157,9 @@ def _changes(name: str, field: str, within: Format, old: FieldFormat | None, new
     elif old is None:
         if new["required"]:
             yield "must be there, and older programs do not say it"
+        elif f"{name}.{field}" in CONDITIONAL:
+            if not new["left_out"]:
+                yield "is new, and not left out where it has its default"
         elif not within["message"] and name not in GROWING:
             yield "is new where older programs refuse unknown keys"
         elif name == "Plan" and not new["left_out"]:

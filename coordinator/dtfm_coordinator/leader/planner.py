@@ -15,7 +15,7 @@ from dtfm_coordinator.allocator.foundations.shapes import (
 from dtfm_coordinator.allocator.job_demand import requirements
 from dtfm_coordinator.allocator.problem.model_demand import ModelDemand, memory_needed
 from dtfm_coordinator.allocator.workload import Workload, as_cost, is_soon_predicted, predict
-from dtfm_protocol.data.batches import check_enough
+from dtfm_protocol.data.batches import check_corpus
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.amendment import Settings
 from dtfm_protocol.job.resolved_job import ResolvedJob
@@ -65,7 +65,7 @@ class Planner:
             check_forced(self._forced, training.micro_batches, self.layers)
         else:
             check_choices(settings.plan, training.micro_batches, self.layers)
-        check_enough(self._job.corpus.tokens, training, self._job.evaluation)
+        check_corpus(self._job.corpus, training, self._job.evaluation)
 
     def amend(self, settings: Settings) -> None:
         """Have the next plans be made for steps with these values; it may take seconds.

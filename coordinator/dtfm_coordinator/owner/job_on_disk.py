@@ -8,7 +8,7 @@ from dtfm_coordinator.allocator.foundations.shapes import check_choices
 from dtfm_coordinator.owner.amending import place
 from dtfm_coordinator.owner.owner_wishes import Amended
 from dtfm_coordinator.owner.wish_file import WishFile
-from dtfm_protocol.data.batches import check_enough
+from dtfm_protocol.data.batches import check_corpus
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.amendment import Settings
 from dtfm_protocol.job.job_timeline import JobTimeline
@@ -58,4 +58,4 @@ class JobOnDisk:
         job = self.timeline.job
         layers = job.config.get("num_hidden_layers") or job.config.get("n_layer")
         check_choices(settings.plan, settings.training.micro_batches, layers)
-        check_enough(job.corpus.tokens, settings.training, job.evaluation)
+        check_corpus(job.corpus, settings.training, job.evaluation)

@@ -22,7 +22,7 @@ def check_start(job: Job, folder: Path, plan: Path | None = None, nodes: int | N
     Raises:
         UserError: the job, its text's encoding or the forced plan is wrong, or needs more nodes than there will be.
     """
-    check_limits(job.training, job.evaluation)
+    check_limits(job.training, job.evaluation, len(job.evaluation.sets))
     forced = Plan.load(plan) if plan is not None else None
     if forced is None:
         check_choices(job.plan, job.training.micro_batches)

@@ -161,6 +161,7 @@ def _rows(facts: CardFacts) -> dict[str, str]:
         rows["Loss on held-out text"] = (
             f"{history.evaluated.eval_loss:.4f} nats a token after step {history.evaluated.step:,}"
         )
+        rows |= {f"On the set {one.name}": str(one) for one in history.evaluated.sets}
     elif facts.manifest.eval_loss is not None:
         rows["Loss on held-out text"] = f"{facts.manifest.eval_loss:.4f} nats a token"
     if history.last is not None:

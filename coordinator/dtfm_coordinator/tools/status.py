@@ -74,6 +74,7 @@ def _show_figures(overview: Overview) -> None:
         parts.append(f"loss {figures.loss:.4f}")
     if figures.eval_loss is not None:
         parts.append(f"eval loss {figures.eval_loss:.4f} after step {figures.eval_step:,}")
+    parts += [f"{one.name} {one.loss:.4f}" for one in figures.sets]
     if progress.step_seconds is not None:
         predicted = f" (planned {duration(figures.predicted_seconds)})" if figures.predicted_seconds else ""
         parts.append(f"a step takes {duration(progress.step_seconds)}{predicted}")

@@ -35,11 +35,11 @@ from dtfm_protocol.job.job_file import Job
 from dtfm_protocol.job.job_timeline import JobTimeline
 from dtfm_protocol.job.metrics_file import MetricsFile
 from dtfm_protocol.job.resolved_job import ResolvedJob
-from dtfm_protocol.job.step_metrics import StepMetrics
+from dtfm_protocol.job.step_metrics import SetMetrics, StepMetrics
 from dtfm_protocol.model.base_values import BaseValues
 from dtfm_protocol.model.frozen_parameters import frozen_names
 from dtfm_protocol.model.lora import add_adapters
-from dtfm_protocol.model.stage import loss_sum
+from dtfm_protocol.model.stage import loss_sum, right_count
 from dtfm_protocol.model.whole_model import build_whole
 from dtfm_protocol.process.logs import log
 from dtfm_protocol.process.work_apart import wait_apart
@@ -114,6 +114,7 @@ class Solo:
             self._optimizer.begin()
         seconds = time.monotonic() - begun
         evaluates = self.timeline.evaluates(step) and self._micro_batches.evaluation_targets > 0
+        loss_of, sets = self._evaluate() if evaluates else (None, ())
         return StepMetrics(
             step=step,
             loss=loss / max(1, targets),
@@ -123,7 +124,8 @@ class Solo:
             learning_rate=rate,
             grad_norm=norm,
             predicted_seconds=None,
-            eval_loss=self._evaluate() if evaluates else None,
+            eval_loss=loss_of,
+            sets=sets,
             at=round(time.time(), 3),
         )
 
@@ -133,21 +135,31 @@ class Solo:
         self._micro_batches = MicroBatches(self._batches, self._corpus, first=True, last=True)
 
     def _micro_batch(self, step: int, index: int, targets: int) -> float:
-        loss = self._loss_sum(self._micro_batches.of_step(step, index))
+        loss = loss_sum(*self._foretold(self._micro_batches.of_step(step, index)))
         (loss / targets).backward()
         return float(loss.detach())
 
     @torch.no_grad()
-    def _evaluate(self) -> float:
-        batches = map(self._micro_batches.of_evaluation, range(self._batches.evaluation_micro_batches))
-        return math.fsum(float(self._loss_sum(one)) for one in batches) / self._micro_batches.evaluation_targets
+    def _evaluate(self) -> tuple[float, tuple[SetMetrics, ...]]:
+        """Return the loss on all that is held out, and the metrics of each set that has a name."""
+        losses, right, files = list[float](), list[int](), self._micro_batches
+        for index in range(self._batches.evaluation_micro_batches):
+            logits, targets = self._foretold(files.of_evaluation(index))
+            losses.append(float(loss_sum(logits, targets)))
+            right.append(right_count(logits, targets))
+        sets = tuple(
+            SetMetrics.of(name, math.fsum(losses[at] for at in each), sum(right[at] for at in each), sum(each.values()))
+            for name, each in zip(files.sets, files.set_targets, strict=True)
+        )
+        return math.fsum(losses) / files.evaluation_targets, sets
 
-    def _loss_sum(self, micro_batch: MicroBatch) -> torch.Tensor:
+    def _foretold(self, micro_batch: MicroBatch) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the logits of a micro-batch, and its targets."""
         inputs, targets, positions = (one if one is None else one.to(self._device) for one in micro_batch)
         assert targets is not None, "solo has the last stage"
         with autocast(self._device, self._job.training.precision):
             places = {} if positions is None else {"position_ids": positions}
-            return loss_sum(self._model(input_ids=inputs, **places, use_cache=False).logits, targets)
+            return self._model(input_ids=inputs, **places, use_cache=False).logits, targets
 
     def keep(self, row: StepMetrics) -> None:
         """Write a checkpoint of the state after `row`'s step."""

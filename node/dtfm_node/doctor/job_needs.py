@@ -52,7 +52,8 @@ def work_out(job: ResolvedJob) -> Need:
 def tokens_at_once(job: ResolvedJob) -> int:
     """Return the bytes of tokens that a node must have room for, at most: those of two steps and an evaluation, each
     sequence in two shards of its own, with their chapters."""
-    sequences = 2 * job.training.global_batch + (job.evaluation.sequences if job.evaluation.every else 0)
+    held_out = sum(one.windows for one in job.corpus.held_out) or job.evaluation.sequences
+    sequences = 2 * job.training.global_batch + (held_out if job.evaluation.every else 0)
     listed = CHAPTER_SHARDS * MARKED_RECORD.itemsize if job.corpus.chapters else 0
     return 2 * sequences * (SHARD_BYTES + listed)
 

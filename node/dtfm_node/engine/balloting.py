@@ -3,7 +3,7 @@
 import asyncio
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from dtfm_node.engine.arbiter_audit import Answered, Auditor
@@ -67,7 +67,13 @@ class Balloting:
         """Commit on the newest step that is final under this plan."""
 
     async def hold(
-        self, step: int, ballot: Ballot, vote: Vote, micro_batches: int, seal: Callable[[Commit], Commit]
+        self,
+        step: int,
+        ballot: Ballot,
+        vote: Vote,
+        micro_batches: int,
+        seal: Callable[[Commit], Commit],
+        sets: Sequence[Mapping[int, int]] = (),
     ) -> Commit:
         """Vote, wait for the commit, and return it; on the arbiter, collect the votes and make it.
 
@@ -75,6 +81,7 @@ class Balloting:
             micro_batches: number of micro-batches whose losses all votes together must bring; 0 on a step of which
                 nothing is learned.
             seal: adds what the arbiter alone can tell; called there, once, when all have voted.
+            sets: that of `Arbiter`.
 
         Raises:
             PeerLost: a peer that is needed vanished, sent what cannot be read, or has lied.
@@ -84,7 +91,8 @@ class Balloting:
         messages = ballot_messages(self._plan, self._me, ballot)
         if self._arbitrates:
             due, learned = losses_due(self._plan, micro_batches), micro_batches > 0
-            arbiter = Arbiter(due, replicas_of(self._plan), self._newest, self._states, ballot, learned=learned)
+            replicas = replicas_of(self._plan)
+            arbiter = Arbiter(due, replicas, self._newest, self._states, ballot, sets, learned=learned)
             return await self._arbitrate(step, ballot, vote, arbiter, seal, messages)
         (voting,) = sent(messages, self._me)
         cast = self._signed.signed(ballot, step, vote)
@@ -94,20 +102,27 @@ class Balloting:
         (answering,) = received(messages, self._me)
         answer = await self._exchange.receive(answering.sender, answering.key(step))
         follows = self._newest
-        commit = self._read(answering, step, lambda: self._answered(answering.sender, step, ballot, answer))
+        commit = self._read(answering, step, lambda: self._answered(answering.sender, step, ballot, answer, sets))
         if ballot is Ballot.STEP:
             self._auditor.hear(Answered(step, commit, cast, follows, micro_batches))
         return commit
 
-    def _answered(self, arbiter: str, step: int, ballot: Ballot, answer: Bytes) -> Commit:
+    def _answered(
+        self, arbiter: str, step: int, ballot: Ballot, answer: Bytes, sets: Sequence[Mapping[int, int]]
+    ) -> Commit:
         """Return the commit of the arbiter's answer, and keep it.
 
         Raises:
-            Refused: the arbiter has not signed it, or it does not follow the newest one.
+            Refused: the arbiter has not signed it, it does not follow the newest one, or says of sets what cannot be.
         """
         commit = self._signed.opened(arbiter, ballot, step, answer, Commit)
         if commit.before != self._newest:
             raise Refused("a commit that follows another one")
+        targets = [sum(one.values()) for one in sets]
+        if len(commit.sets) != len(targets) or any(
+            sums.right > most for sums, most in zip(commit.sets, targets, strict=True)
+        ):
+            raise Refused("a commit with sums of sets that the job does not have")
         self._keep(step, ballot, answer)
         return commit
 

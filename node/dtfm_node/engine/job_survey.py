@@ -55,7 +55,7 @@ def check_counts(job: ResolvedJob) -> None:
     Raises:
         UserError: it is larger than any job.
     """
-    check_limits(job.training, job.evaluation)
+    check_limits(job.training, job.evaluation, len(job.corpus.held_out))
     sizes = [shard_bytes(job.corpus, shard) for shard in job.corpus.shards]  # those of chapters, when they are fetched
     samples = job.corpus.samples
     largest = max([0, *sizes, *([target_bytes(samples)] if samples is not None else [])])

@@ -39,6 +39,8 @@ class MicroBatches:
         """
         self._batches, self._first, self._last = batches, first, last
         self._tokens, self._marks, self._counts = corpus.tokens, corpus.marks, corpus.counts
+        self.sets = tuple(one.name for one in corpus.held_out)
+        """Names of the sets that the job evaluates; none: it evaluates the end of its text."""
         self.targets = lru_cache(maxsize=4)(self._targets)
         """Counts the targets of the whole of a step, from 1, by which its losses and gradients are divided."""
 
@@ -74,6 +76,15 @@ class MicroBatches:
     def evaluation_targets(self) -> int:
         """Number of targets of an evaluation, by which its loss is divided; 0 where there is nothing to evaluate."""
         return self._batches.evaluation_targets(self._counts)
+
+    @property
+    def set_targets(self) -> tuple[dict[int, int], ...]:
+        """The numbers of targets of each micro-batch of an evaluation, by its index, for each set that the job
+        evaluates; none where it has no sets."""
+        if not self.sets:
+            return ()
+        parts = self._batches.evaluation_parts
+        return tuple({at: self._batches.micro_batch_targets(at, self._counts) for at in part} for part in parts)
 
     @property
     def _read_tokens(self) -> TokenReader | None:

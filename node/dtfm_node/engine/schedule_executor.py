@@ -151,14 +151,14 @@ class ScheduleExecutor:
             key, coded, made = one
             await self._exchange.send(peer, key, await self._host_copies.to_host(coded, made))
 
-    async def evaluate(self, step: int) -> dict[int, float]:
-        """Run the evaluation's micro-batches that lead through this peer; return summed losses by index on the last
-        stage.
+    async def evaluate(self, step: int) -> dict[int, tuple[float, int]]:
+        """Run the evaluation's micro-batches that lead through this peer; return, on the last stage, by index the
+        summed loss, and how many targets were foretold as the likeliest token.
 
         Raises:
             PeerLost: a peer on a route vanished, or sent what cannot be used.
         """
-        losses: dict[int, float] = {}
+        found: dict[int, tuple[float, int]] = {}
         micro_batches = self._batches.evaluation_micro_batches
         messages = evaluation_messages(self._plan, self._me, micro_batches)
         sources = {one.index: one.sender for one in received(messages, self._me)}
@@ -174,8 +174,8 @@ class ScheduleExecutor:
                 output, made = await run(self._state.evaluate, value, targets, batch, positions)
             except Refused as error:
                 raise self._refused(sources[index], f"{key} with {error}") from None
-            if isinstance(output, float):
-                losses[index] = output
+            if isinstance(output, tuple):
+                found[index] = output
             else:
                 await self._exchange.send(receivers[index], key, await self._host_copies.to_host(output, made))
-        return losses
+        return found

@@ -12,7 +12,7 @@ from typing import Literal
 from dtfm_node.engine.buckets import SHARED_GROUPS
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.identity.keys import short
-from dtfm_protocol.plan.ballot import Ballot, Commit, Vote
+from dtfm_protocol.plan.ballot import Ballot, Commit, SetSums, Vote
 from dtfm_protocol.plan.mark import LayerRange
 from dtfm_protocol.plan.state_vote import StateVote, Votes
 
@@ -82,6 +82,7 @@ class Arbiter:
         follows: str = "",
         states: StateAgreement | None = None,
         ballot: Ballot = Ballot.STEP,
+        sets: Sequence[Mapping[int, int]] = (),
         *,
         learned: bool = True,
     ) -> None:
@@ -92,6 +93,8 @@ class Arbiter:
             replicas: the peers of each stage; None: each peer is the only one of its stage.
             follows: digest of the commit that all votes must follow.
             states: what was voted of states at earlier steps of the plan; None: nothing.
+            sets: of an evaluation on sets, the number of targets of each micro-batch of each set, by its index: votes
+                bring how many of them were foretold, too.
             learned: whether the step has targets, and so gradients.
         """
         self._due = {peer: frozenset(indices) for peer, indices in due.items()}
@@ -100,6 +103,8 @@ class Arbiter:
         self._states = states or StateAgreement(0, {})
         self._has_gradients = ballot is Ballot.STEP and learned
         self._ballot = ballot
+        self._sets = tuple(sets)
+        self._most_right = {index: most for one in sets for index, most in one.items()}
         self.votes: dict[str, Vote] = {}
         """Votes that were counted, by peer."""
 
@@ -108,8 +113,9 @@ class Arbiter:
 
         Raises:
             Refused: a stranger's vote, a second one, one that follows another commit, with numbers that none has that
-                has not diverged, with other losses than this peer's, of buckets that are not its own, or of gradients
-                on a ballot that is not on a step, or with another peer's vote on a state; it changes nothing.
+                has not diverged, with other losses, or counts of foretold tokens, than this peer's, of buckets that are
+                not its own, or of gradients on a ballot that is not on a step, or with another peer's vote on a state;
+                it changes nothing.
             Disputed: all are in, and holders of the same gradients have voted unlike things.
         """
         if peer not in self._due or peer in self.votes:
@@ -120,6 +126,10 @@ class Arbiter:
             wrong = min(vote.losses.keys() ^ self._due[peer])
             what = "no loss" if wrong in self._due[peer] else "a loss that is not its own,"
             raise Refused(f"a vote of {short(peer)} with {what} of micro-batch {wrong}")
+        if vote.right.keys() != (vote.losses.keys() if self._sets else set()):
+            raise Refused(f"a vote of {short(peer)} with counts that are not due, or without such that are")
+        if any(right > self._most_right[index] for index, right in vote.right.items()):
+            raise Refused(f"a vote of {short(peer)} with more foretold tokens than there are")
         if not vote.is_plausible:
             raise Refused(f"a vote of {short(peer)} with numbers beyond all bounds")
         if (vote.shared or _shared(vote)) and peer not in self._ends:
@@ -138,7 +148,15 @@ class Arbiter:
             loss=math.fsum(loss for one in votes for loss in one.losses.values()),
             grad_norm=math.sqrt(math.fsum(self._squares())),
             bytes_sent=sum(one.bytes_sent for one in votes),
+            sets=tuple(self._sums(one, votes) for one in self._sets),
         )
+
+    @staticmethod
+    def _sums(micro_batches: Collection[int], votes: Sequence[Vote]) -> SetSums:
+        """Return what all votes say of one set."""
+        losses = [loss for one in votes for index, loss in one.losses.items() if index in micro_batches]
+        right = (count for one in votes for index, count in one.right.items() if index in micro_batches)
+        return SetSums(loss=math.fsum(losses), right=sum(right))
 
     @property
     def _ends(self) -> tuple[str, ...]:

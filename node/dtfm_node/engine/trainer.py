@@ -12,6 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from functools import lru_cache
 from itertools import chain
+from typing import Any
 
 from dtfm_node.engine.allreduce import AllReduce
 from dtfm_node.engine.arbiter_audit import Auditor
@@ -31,7 +32,7 @@ from dtfm_protocol.data.batches import Batches
 from dtfm_protocol.data.corpus_reader import CorpusReader
 from dtfm_protocol.job.job_timeline import JobTimeline
 from dtfm_protocol.job.resolved_job import ResolvedJob
-from dtfm_protocol.job.step_metrics import StepMetrics
+from dtfm_protocol.job.step_metrics import SetMetrics, StepMetrics
 from dtfm_protocol.plan.ballot import Ballot, Commit, Vote
 from dtfm_protocol.plan.mark import Mark
 from dtfm_protocol.plan.plan import Plan
@@ -170,9 +171,9 @@ class Trainer:
         point("after-apply", step)
         self.over, self.kept = commit.last, commit.kept
         begun = time.monotonic()
-        eval_loss = await self._evaluate(step) if self._evaluates(step) else None
+        evaluated = await self._evaluate(step) if self._evaluates(step) else {"eval_loss": None}
         self._begun += time.monotonic() - begun
-        return row.model_copy(update={"eval_loss": eval_loss})
+        return row.model_copy(update=evaluated)
 
     async def _compute(self, step: int) -> tuple[dict[int, float], dict[int, float]]:
         """Compute and reduce a step's gradients; return the summed loss of each micro-batch that this peer has
@@ -236,13 +237,19 @@ class Trainer:
                 under_way[bucket.group] = tasks.create_task(run(bucket))
         return {group: task.result() for group, task in under_way.items()}
 
-    async def _evaluate(self, step: int) -> float:
-        losses = await self._executor.evaluate(step)
+    async def _evaluate(self, step: int) -> dict[str, Any]:
+        """Evaluate, and return the fields of the step's metrics that come of it."""
+        found, files = await self._executor.evaluate(step), self._micro_batches
+        losses = {index: loss for index, (loss, _) in found.items()}
         vote = Vote.model_construct(losses=losses)
+        if files.sets:
+            vote = vote.model_copy(update={"right": {index: right for index, (_, right) in found.items()}})
         if not vote.is_plausible:
             raise Diverged(f"step {step}: the evaluation loss is")
         commit = await self._ballot(step, Ballot.EVALUATION, vote, self._batches.evaluation_micro_batches)
-        return commit.loss / self._micro_batches.evaluation_targets
+        told = zip(files.sets, commit.sets, files.set_targets, strict=True)
+        sets = [SetMetrics.of(name, sums.loss, sums.right, sum(each.values())) for name, sums, each in told]
+        return {"eval_loss": commit.loss / files.evaluation_targets, "sets": tuple(sets)}
 
     def _expect(self, step: int) -> None:
         """Post all frames of `step`: no peer can send one before this peer's next vote."""
@@ -273,4 +280,5 @@ class Trainer:
             seconds = time.monotonic() - self._begun
             return decided.model_copy(update={"seconds": seconds, "last": last, "kept": last and self._kept})
 
-        return await self._balloting.hold(step, ballot, vote, micro_batches, seal)
+        sets = self._micro_batches.set_targets if ballot is Ballot.EVALUATION else ()
+        return await self._balloting.hold(step, ballot, vote, micro_batches, seal, sets)

@@ -23,7 +23,7 @@ from dtfm_protocol.model.base_forms import base_forms
 from dtfm_protocol.model.frozen_parameters import frozen_names
 from dtfm_protocol.model.initial_weights import initialise
 from dtfm_protocol.model.model_sizes import model_sizes
-from dtfm_protocol.model.stage import Stage, build_stage, loss_sum
+from dtfm_protocol.model.stage import Stage, build_stage, loss_sum, right_count
 from dtfm_protocol.model.tied_embeddings import shared_names
 from dtfm_protocol.plan.peer_state import LayerRange, Mark
 from dtfm_protocol.plan.plan import Plan
@@ -225,8 +225,9 @@ class TrainingStage:
     @torch.no_grad()
     def evaluate(
         self, value: torch.Tensor, targets: torch.Tensor | None, batch: int, positions: torch.Tensor | None = None
-    ) -> torch.Tensor | float:
-        """Run one evaluation micro-batch of `batch` sequences: the coded output, or on the last stage the loss.
+    ) -> torch.Tensor | tuple[float, int]:
+        """Run one evaluation micro-batch of `batch` sequences: the coded output, or on the last stage the summed loss,
+        and how many targets were foretold as the likeliest token.
 
         Raises:
             Refused: the input does not decode.
@@ -237,7 +238,8 @@ class TrainingStage:
         if not self.is_last:
             return self._output(y)
         assert targets is not None
-        return float(loss_sum(y, targets.to(self._device)))
+        there = targets.to(self._device)
+        return float(loss_sum(y, there)), right_count(y, there)
 
     def prepare(self, mark: Mark, *, learned: bool = True) -> None:
         """The gradients are reduced: nothing but the word that they are final is missing for `mark`.

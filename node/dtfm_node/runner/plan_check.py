@@ -1,6 +1,6 @@
 """Check of a plan against what this node has offered, before memory is taken for it. Pure but for the model's sizes."""
 
-from dtfm_protocol.data.batches import check_enough
+from dtfm_protocol.data.batches import check_corpus
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.job_timeline import JobTimeline
 from dtfm_protocol.job.resolved_job import ResolvedJob
@@ -29,7 +29,7 @@ def why_refused(job: ResolvedJob, plan: Plan, me: str, offered: float) -> str | 
                 f"plan {plan.version} is of {plan.layers} layers and {len(plan.routes)} micro-batches, the job of "
                 f"{sizes.layers} and {training.micro_batches}: not begun"
             )
-        check_enough(job.corpus.tokens, training, job.evaluation)
+        check_corpus(job.corpus, training, job.evaluation)
         demand = stage_demand(job.config, training, plan, me)
     except UserError as error:
         return f"plan {plan.version}: {error}"

@@ -14,6 +14,7 @@
   order
 - `encoding_worker`: a worker that turns pieces of text into tokens: a process of its own, and the other end of its
   pipes
+- `held_out_sets`: the sets on which a job is evaluated, as tokens: each in whole windows, apart from what is trained on
 - `hub_dataset`: data sets by name: streamed by `datasets`, from the hub or from a folder that it knows how to load
 - `hub_sizes`: the sizes of data sets by name, as the hub, or the folder of one, tells them
 - `json_lines`: JSON lines: files with an object of JSON on each line, read a line at a time

@@ -1,8 +1,8 @@
 """The tokens that a step reads: a pure function of seed, step and the job's amendments, so that no peer has to be
 told."""
 
-from collections.abc import Callable, Iterable
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property, lru_cache
 from typing import Self
 
 import numpy as np
@@ -26,7 +26,8 @@ class Batches:
 
     The corpus is cut into windows of `sequence_length` + 1 tokens that overlap by one, so that each token but the
     first is a target once an epoch; each epoch shuffles them anew. The last `evaluation.sequences` windows of the
-    corpus, where evaluation is on, are never trained on, neither as inputs nor as targets.
+    corpus, where evaluation is on, are never trained on, neither as inputs nor as targets. Where the corpus has sets
+    for evaluation, these are in the place of the last windows; no micro-batch has sequences of two sets.
     """
 
     def __init__(
@@ -43,7 +44,7 @@ class Batches:
         Args:
             evaluation: says how many windows are held out.
             samples_before: tells how many samples the steps before one have read; None: each read `global_batch`.
-            evaluated: number of held-out windows, the first ones, that an evaluation reads; None: all.
+            evaluated: number of held-out windows, the first ones, that an evaluation reads, of each set; None: all.
 
         Raises:
             UserError: the corpus is too small for a step; it says how many tokens there are, and how many are needed.
@@ -53,11 +54,14 @@ class Batches:
         length = training.sequence_length
         self.window_tokens = length + 1
         """Tokens that are read of each window."""
+        check_corpus(corpus, training, evaluation)
         held_out = evaluation.sequences if evaluation.every else 0
-        self._held_out = held_out if evaluated is None else min(evaluated, held_out)
-        check_enough(corpus.tokens, training, evaluation)
-        self._tail = corpus.tokens - tail_tokens(training, evaluation)
-        self.training_windows = (self._tail - 1) // length
+        most = held_out if evaluated is None else min(evaluated, held_out)
+        trained = trained_tokens(corpus, training, evaluation)
+        places = [(one.start, min(most, one.windows)) for one in corpus.held_out] or [(trained, most)]
+        self._evaluated = [range(start, start + count * length, length) for start, count in places]
+        """The offsets in the corpus, in tokens, of what an evaluation reads of each set, or of all."""
+        self.training_windows = (trained - 1) // length
         """Windows of an epoch: those that are trained on."""
         # Steps come one after another, so that the epoch of the last one is nearly always that of the next.
         self._epoch = lru_cache(maxsize=2)(
@@ -110,14 +114,27 @@ class Batches:
 
     @property
     def evaluation_batch_sizes(self) -> list[int]:
-        """Number of sequences of each micro-batch of an evaluation; the last may have fewer."""
-        size = self._training.micro_batch
-        return [min(size, self._held_out - first) for first in range(0, self._held_out, size)]
+        """Number of sequences of each micro-batch of an evaluation; the last of each set may have fewer."""
+        return [len(one) for one in self._evaluation]
 
     @property
     def evaluation_tokens(self) -> int:
         """Number of target tokens of an evaluation, by which its summed loss is divided; 0 where evaluation is off."""
-        return self._held_out * self._training.sequence_length
+        return sum(map(len, self._evaluated)) * self._training.sequence_length
+
+    @property
+    def evaluation_parts(self) -> list[range]:
+        """The numbers of the micro-batches of each set; where there are no sets, of all as of one."""
+        size, parts, first = self._training.micro_batch, list[range](), 0
+        for windows in self._evaluated:
+            parts.append(range(first, first + -(-len(windows) // size)))
+            first = parts[-1].stop
+        return parts
+
+    def micro_batch_targets(self, index: int, counts: TargetCounts | None = None) -> int:
+        """Count the targets of micro-batch `index` of an evaluation."""
+        windows = self._evaluation[index]
+        return len(windows) * self._training.sequence_length if counts is None else counts.total(windows)
 
     def evaluation_targets(self, counts: TargetCounts | None = None) -> int:
         """Count the targets of an evaluation in the same way; 0 where evaluation is off, too."""
@@ -125,12 +142,19 @@ class Batches:
 
     def evaluation_micro_batch(self, index: int, read: Read) -> npt.NDArray[np.int64]:
         """Read tokens, or marks, of micro-batch `index` of the evaluation: [up to micro_batch, sequence_length + 1]."""
-        windows = self.evaluation_windows()
-        return self._read([windows[at] for at in self._share(index, self._held_out)], read)
+        if not 0 <= index < len(self._evaluation):
+            raise IndexError(f"micro-batch {index} of {len(self._evaluation)}")
+        return self._read(self._evaluation[index], read)
 
     def evaluation_windows(self) -> list[int]:
         """Return the offset in the corpus, in tokens, of each sequence of the evaluation; none where it is off."""
-        return [self._tail + window * self._training.sequence_length for window in range(self._held_out)]
+        return [start for windows in self._evaluated for start in windows]
+
+    @cached_property
+    def _evaluation(self) -> list[range]:
+        """The offsets of the sequences of each micro-batch of an evaluation."""
+        size = self._training.micro_batch
+        return [windows[first : first + size] for windows in self._evaluated for first in range(0, len(windows), size)]
 
     def windows_for(self, step: int, micro_batches: Iterable[int]) -> list[int]:
         """Return the offset in the corpus, in tokens, of each sequence that these micro-batches of `step` read."""
@@ -154,13 +178,32 @@ class Batches:
             raise IndexError(f"micro-batch {index} of {-(-sequences // size)}")
         return range(index * size, min((index + 1) * size, sequences))
 
-    def _read(self, windows: list[int], read: Read) -> npt.NDArray[np.int64]:
+    def _read(self, windows: Sequence[int], read: Read) -> npt.NDArray[np.int64]:
         return np.stack([read(start, self.window_tokens) for start in windows]).astype(np.int64)
 
 
 def tail_tokens(training: Training, evaluation: Evaluation) -> int:
-    """Return the number of tokens at the end of the corpus that are held out for evaluation; 0 where it is off."""
-    return evaluation.sequences * training.sequence_length + 1 if evaluation.every else 0
+    """Return the number of tokens at the end of the text that are held out for evaluation; 0 where none are."""
+    return evaluation.sequences * training.sequence_length + 1 if evaluation.takes_tail else 0
+
+
+def trained_tokens(corpus: Corpus, training: Training, evaluation: Evaluation) -> int:
+    """Return the number of tokens at a corpus's beginning that may be trained on."""
+    if corpus.held_out:
+        return corpus.held_out[0].start
+    return corpus.tokens - tail_tokens(training, evaluation)
+
+
+def check_corpus(corpus: Corpus, training: Training, evaluation: Evaluation) -> None:
+    """Check that a corpus is enough for a step and what is held out.
+
+    Raises:
+        UserError: it is not, as `check_enough` says it.
+    """
+    if corpus.held_out:
+        check_enough(corpus.held_out[0].start, training, Evaluation())
+    else:
+        check_enough(corpus.tokens, training, evaluation)
 
 
 def check_enough(tokens: int, training: Training, evaluation: Evaluation, how: str = "") -> None:

@@ -11,6 +11,8 @@ class CorpusReader:
     def __init__(self, corpus: Corpus, shards: ShardFolder) -> None:
         """Open nothing yet."""
         has_samples = corpus.samples is not None
+        self.held_out = corpus.held_out
+        """The sets that are evaluated; none: the end of the text is."""
         self.tokens = TokenReader(corpus, shards)
         self.marks = MarkReader(corpus, shards) if has_samples else None
         """Reader of what the job says of its tokens; None: nothing."""

@@ -20,7 +20,15 @@ from dtfm_protocol.data.token_shards import (
 )
 from dtfm_protocol.data.tokenizer import check_ids
 from dtfm_protocol.errors import Refused, UserError
-from dtfm_protocol.job.resolved_job import CHAPTER_SHARDS, MOST_CHAPTERS, MOST_SHARDS, Chapter, Corpus, Shard
+from dtfm_protocol.job.resolved_job import (
+    CHAPTER_SHARDS,
+    MOST_CHAPTERS,
+    MOST_SHARDS,
+    Chapter,
+    Corpus,
+    HeldOutSet,
+    Shard,
+)
 
 
 class WrittenShard(NamedTuple):
@@ -29,6 +37,17 @@ class WrittenShard(NamedTuple):
     tokens: Shard
     marks: Shard | None
     """Its marks, of a corpus with samples."""
+
+
+class EncodedSet(NamedTuple):
+    """A set for evaluation, as tokens."""
+
+    name: str
+    windows: int
+    tokens: Tokens
+    """Those of its windows, one after the other; of a stream, one more."""
+    marks: Marks | None
+    """Those of the tokens, where documents stand apart."""
 
 
 class CorpusWriter:
@@ -73,6 +92,7 @@ class CorpusWriter:
         """Marks of these."""
         self._targets = TargetCounter(sequence_length) if sequence_length is not None else None
         self._chapters: list[Chapter] = []
+        self._held_out: list[HeldOutSet] = []
         self.shards = 0
         """Number of shards that are there."""
 
@@ -124,6 +144,12 @@ class CorpusWriter:
             self._targets.add(np.array(self._folder.open(marks, "uint8")))
         return True
 
+    def add_set(self, one: EncodedSet) -> None:
+        """Take a set for evaluation, behind all that is trained on; raises as `add` does."""
+        start = self.shards * self.shard_tokens + self._count
+        self._held_out.append(HeldOutSet(name=one.name, start=start, windows=one.windows))
+        self.add(one.tokens, one.marks)
+
     def end(self) -> Corpus:
         """Write what is left, and return what names all of it.
 
@@ -140,6 +166,7 @@ class CorpusWriter:
         if self._targets is not None:
             targets = self._keep(self._targets.counts())
             named["samples"] = {"marks": self._marks, "targets": targets} if self._marks else {"targets": targets}
+        named["held_out"] = tuple(self._held_out)
         corpus = Corpus.model_validate({"dtype": self._dtype, "vocab_size": self._vocab_size} | named)
         if self._same_as is not None and corpus != self._same_as:
             self._refuse()

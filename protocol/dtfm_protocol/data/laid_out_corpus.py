@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from dtfm_protocol.checkpoint.transfers import SHARD_LIMIT
 from dtfm_protocol.data.contents import Content
-from dtfm_protocol.data.corpus_writer import CorpusWriter
+from dtfm_protocol.data.corpus_writer import CorpusWriter, EncodedSet
 from dtfm_protocol.data.packing import Packer, PackingCounts, closing
 from dtfm_protocol.data.sample_encoding import encode_samples
 from dtfm_protocol.errors import UserError
@@ -34,12 +34,14 @@ def lay_out(
     parts: tuple[Iterable[Content], Iterable[Content]],
     sequence_length: int,
     same_as: Corpus | None = None,
+    sets: Iterable[EncodedSet] = (),
 ) -> LaidOutCorpus:
     """Lay documents out in bins of `sequence_length`, and write their tokens and marks into `folder`.
 
     Args:
         parts: what documents say that come more than once, and all others: these do not share bins with those.
         same_as: corpus that the tokens must be; None: any.
+        sets: what the job is evaluated on, in bins of the same length.
 
     Raises:
         UserError: there are no documents of which anything is learned, or more than a job can have; or as
@@ -57,6 +59,8 @@ def lay_out(
             writer.add(*one)
     if not packer.counts.bins:
         raise UserError("data: there is nothing to learn in it: no document has two tokens, or any that is learned")
+    for held_out in sets:
+        writer.add_set(held_out)
     writer.add(*closing(int(tokenizer.eos_token_id)))
     return LaidOutCorpus(writer.end(), packer.counts, repeated)
 

@@ -13,6 +13,7 @@ import dtfm_protocol
 from dtfm_protocol.checkpoint.base_pieces import FOLDER as BASE
 from dtfm_protocol.checkpoint.base_pieces import PieceFolder
 from dtfm_protocol.data.batches import Batches, check_held_out
+from dtfm_protocol.data.held_out_sets import set_files
 from dtfm_protocol.data.preparing_journal import FOLDER as JOURNAL
 from dtfm_protocol.data.preparing_journal import PreparingJournal
 from dtfm_protocol.data.source_files import files_read
@@ -114,6 +115,8 @@ def prepare(
         same_as,
         seed=training.seed,
         sequence_length=training.sequence_length,
+        sets=job.evaluation.sets,
+        set_sequences=job.evaluation.sequences,
         journal=journal,
     )
     corpus = made.corpus
@@ -149,13 +152,17 @@ def _stamp(job: Job, without: Collection[str] = ()) -> str:
 def _text_stamp(job: Job) -> str:
     """Hash all that the tokens are made from."""
     values = {"data": job.data.model_dump(mode="json"), "seed": job.training.seed}
-    return _stamp_of(job, values | {"sequence_length": job.training.sequence_length if job.data.is_laid_out else 0})
+    if job.evaluation.sets:
+        values["evaluation"] = job.evaluation.model_dump(mode="json", include={"sets", "sequences"})
+    is_cut = job.data.is_laid_out or job.evaluation.sets
+    return _stamp_of(job, values | {"sequence_length": job.training.sequence_length if is_cut else 0})
 
 
 def _stamp_of(job: Job, values: dict[str, Any]) -> str:
     """Hash values with a job's files as they lie there, and the programs."""
     folders = [folder for folder in (job.model.folder, job.data.tokenizer_folder) if folder is not None]
-    files = files_read(job.data) + sorted(file for folder in folders for file in folder.glob("*") if file.is_file())
+    read = files_read(job.data) + set_files(job.data, job.evaluation.sets)
+    files = read + sorted(file for folder in folders for file in folder.glob("*") if file.is_file())
     seen = [(str(file), (stat := file.stat()).st_size, stat.st_mtime_ns) for file in files]
     programs = [platform.python_version(), sources_digest(*map(Path, dtfm_protocol.__path__))]
     programs += map(version, ("transformers", "tokenizers"))
@@ -199,7 +206,7 @@ def _digest(files: Iterable[Path]) -> str:
 
 def _checked_config(job: Job, say: Callable[[str], Any]) -> dict[str, Any]:
     """Return the model's config of a job, after all checks that need no text."""
-    check_limits(job.training, job.evaluation)
+    check_limits(job.training, job.evaluation, len(job.evaluation.sets))
     check_text_bytes(job)
     from dtfm_protocol.model.model_config import dropout_in_words
 
@@ -218,7 +225,7 @@ def _resolved(job: Job, config: dict[str, Any], corpus: Corpus, base: tuple[Base
         pretrained=job.model.folder is not None and any(job.model.folder.glob("*.safetensors")),
         corpus=corpus,
         training=job.training,
-        evaluation=job.evaluation,
+        evaluation=job.evaluation.told,
         plan=job.plan,
         checkpoint=job.checkpoint,
     )

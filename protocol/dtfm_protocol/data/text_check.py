@@ -9,6 +9,7 @@ from dtfm_protocol.data.arrow_tables import check_pyarrow
 from dtfm_protocol.data.batches import check_enough, tail_tokens
 from dtfm_protocol.data.chat_template import ChatTemplate, check_offsets
 from dtfm_protocol.data.documents import NO_TEXT, Documents
+from dtfm_protocol.data.held_out_sets import check_sets
 from dtfm_protocol.data.hub_sizes import check_datasets
 from dtfm_protocol.data.source_files import sources_of
 from dtfm_protocol.data.text_sample import read_piece, samples_of
@@ -45,6 +46,7 @@ def check_yield(job: Job) -> None:
         UserError: it cannot be, or there are no such files.
     """
     ChatTemplate.of_job(job.data)
+    check_sets(job.data, job.evaluation.sets)
     if job.data.is_laid_out and job.data.tokenizer_folder is not None:
         check_offsets(load(job.data.tokenizer_folder), "data")
     sources, size = sources_of(job.data), bpe_size(job.data.tokenizer)
@@ -62,7 +64,7 @@ def check_yield(job: Job) -> None:
             f'data.tokenizer: "{job.data.tokenizer}" is more than a text of {total} bytes can yield: '
             "give fewer tokens, or more text"
         )
-    if sources and job.evaluation.every and all(source.source.weight > 1 for source in sources):
+    if sources and job.evaluation.takes_tail and all(source.source.weight > 1 for source in sources):
         raise UserError(
             "data.sources: every weight is above 1, so that what evaluation holds out would be trained on, too: lower "
             "them all (what counts is how they compare), or turn evaluation off"

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import ceil
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,12 +10,14 @@ from typing import Any, NamedTuple
 from dtfm_protocol.data.contents import Content
 from dtfm_protocol.data.corpus_writer import CorpusWriter
 from dtfm_protocol.data.documents import Document, Documents
+from dtfm_protocol.data.held_out_sets import encode_sets
 from dtfm_protocol.data.laid_out_corpus import counts_in_words, lay_out
 from dtfm_protocol.data.preparing_journal import PreparingJournal
 from dtfm_protocol.data.text_stream import TextStream
 from dtfm_protocol.data.token_shards import SHARD_BYTES
 from dtfm_protocol.data.tokenizer import bpe_size, make_tokenizer
 from dtfm_protocol.job.data_table import Data
+from dtfm_protocol.job.evaluation_set import EvaluationSet
 from dtfm_protocol.job.resolved_job import CHAPTER_SHARDS, Corpus
 from dtfm_protocol.process.quantities import bytes_in_words, time_in_words
 
@@ -45,6 +47,8 @@ def tokenize(
     *,
     seed: int = 0,
     sequence_length: int = 0,
+    sets: Sequence[EvaluationSet] = (),
+    set_sequences: int = 0,
     workers: int | None = None,
     journal: PreparingJournal | None = None,
     shard_bytes: int = SHARD_BYTES,
@@ -57,6 +61,8 @@ def tokenize(
         seed: the job's (`training.seed`), which draws documents of sources with a weight.
         sequence_length: the job's, in whose sequences documents are laid out that stand apart; of a stream it is not
             asked for.
+        sets: those on which the job is evaluated, which come behind its text.
+        set_sequences: sequences of each set, at most.
         workers: number of processes that work, of which each number gives the same; None: one for each core, or where
             the text is short none but this one.
         journal: where is noted what has been done, to be gone on with; None: nowhere.
@@ -64,7 +70,7 @@ def tokenize(
         chapter_shards: shards of a chapter.
 
     Raises:
-        UserError: what `Documents`, `make_tokenizer`, `write_shards` and `lay_out` raise.
+        UserError: what `Documents`, `make_tokenizer`, `encode_sets`, `write_shards` and `lay_out` raise.
     """
     progress("Reading the text.")
     documents = Documents(data, seed)
@@ -73,10 +79,11 @@ def tokenize(
     if (size := bpe_size(data.tokenizer)) and not trained:
         progress(f"Working out {size:,} kinds of token from the text: of a long one, that takes minutes.")
     tokenizer = make_tokenizer(data, Told("Reading the text for it", total, progress).texts(documents), trained)
+    held_out = encode_sets(data, sets, tokenizer, sequence_length, set_sequences, seed)
     if data.is_laid_out:
         told = Told("Turning the text into tokens", total, progress)
         parts = told.contents(documents.repeated()), told.contents(documents.others())
-        laid = lay_out(data, tokenizer, folder, parts, sequence_length, same_as)
+        laid = lay_out(data, tokenizer, folder, parts, sequence_length, same_as, held_out)
         for line in (*counts_in_words(laid.counts), *([str(documents.skipped)] if documents.skipped.rows else [])):
             progress(line)
         return Tokenized(laid.corpus, tokenizer, laid.repeated)
@@ -93,6 +100,8 @@ def tokenize(
             told.worked(read)
         else:  # the pace is that of the work, without the start of the workers
             told, is_told = Told("Turning the text into tokens", total, progress, done=done + read), True
+    for one in held_out:
+        writer.add_set(one)
     corpus = writer.end()
     if stream.tally.skipped.rows:
         progress(str(stream.tally.skipped))

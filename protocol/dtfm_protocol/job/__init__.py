@@ -4,6 +4,8 @@
 - `amendments_file`: `amendments.jsonl`: how a job was changed while it trained, one amendment a line
 - `data_table`: the `[data]` table of the job file: which documents are read, and how they become tokens
 - `document_template`: template of a document: text with the names of columns in braces, which a row fills in (pure)
+- `evaluation_set`: the `[[evaluation.sets]]` of the job file: documents by a name, on which a model is evaluated and
+  never trained
 - `hub_folder`: the folder of a model of a hub, as `huggingface_hub` has it on this machine, or downloads it
 - `job_file`: what the owner wants trained, and how
 - `job_limits`: the largest jobs that this program takes on: what a plan and its messages can count (pure)

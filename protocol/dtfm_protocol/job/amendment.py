@@ -112,7 +112,8 @@ class Settings(NamedTuple):
     @classmethod
     def of(cls, job: ResolvedJob | Job) -> Self:
         """Return those with which the job begins."""
-        return cls(job.training, job.evaluation, job.plan, job.checkpoint)
+        evaluation = job.evaluation.told if isinstance(job, Job) else job.evaluation
+        return cls(job.training, evaluation, job.plan, job.checkpoint)
 
     def get(self, key: str) -> Any:
         """Return the value of one of `KEYS`."""

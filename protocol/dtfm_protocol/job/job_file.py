@@ -1,6 +1,7 @@
 """The job file: what the owner wants trained, and how. TOML, checked key by key."""
 
 import tomllib
+from operator import not_
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -9,6 +10,7 @@ from pydantic import ConfigDict, Field, model_validator
 from dtfm_protocol.bounds import MOST_AMOUNT, MOST_UINT32
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.data_table import Data
+from dtfm_protocol.job.evaluation_set import MOST_SETS, EvaluationSet
 from dtfm_protocol.job.hub_folder import hub_folder
 from dtfm_protocol.job.learning_rate import RateSchedule, learning_rate_of
 from dtfm_protocol.schema import NEEDED, Schema
@@ -231,7 +233,39 @@ class Evaluation(Schema):
     """Steps between evaluations; 0 is never. The job's last step is always evaluated unless this is 0; a run that
     `finish` ends before it has the evaluations that were due until then."""
     sequences: Positive = 64
-    """Sequences in an evaluation."""
+    """Sequences in an evaluation; where it has sets, in each of them, or as many as the set has."""
+
+    @property
+    def takes_tail(self) -> bool:
+        """Whether what is held out is the end of the text that is trained on."""
+        return self.every > 0
+
+
+class EvaluationTable(Evaluation):
+    """The `[evaluation]` table: the loss on documents that training never reads: the end of the text, or `sets`."""
+
+    sets: Annotated[list[EvaluationSet], Field(max_length=MOST_SETS)] = Field(default=[], exclude_if=not_)
+    """Sets of documents for evaluation alone, in place of the end of the text; each has a loss, a perplexity and an
+    accuracy of its own."""
+
+    @model_validator(mode="after")
+    def _are_told_apart(self) -> Self:
+        names = [one.name for one in self.sets]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise ValueError(f"sets: two have the name {twice[0]}: give each its own")
+        if self.sets and not self.every:
+            raise ValueError("sets: every is 0, so that they are never evaluated: give every, or remove them")
+        return self
+
+    @property
+    def takes_tail(self) -> bool:
+        """Whether what is held out is the end of the text that is trained on."""
+        return self.every > 0 and not self.sets
+
+    @property
+    def told(self) -> Evaluation:
+        """The table as peers see it, without paths."""
+        return Evaluation(every=self.every, sequences=self.sequences)
 
 
 class Wire(Schema):
@@ -302,7 +336,7 @@ class Job(Schema):
     model: Model
     data: Data
     training: Training
-    evaluation: Evaluation = Evaluation()
+    evaluation: EvaluationTable = EvaluationTable()
     plan: Planning = Planning()
     checkpoint: Checkpointing = Checkpointing()
     sharing: Sharing = Sharing()
@@ -342,4 +376,11 @@ class Job(Schema):
         model = self.model
         if model.path is not None:
             model = model.model_copy(update={"path": folder / model.path})
-        return self.model_copy(update={"model": model, "data": self.data.rooted(folder, model.folder)})
+        sets = [one.rooted(folder) for one in self.evaluation.sets]
+        return self.model_copy(
+            update={
+                "model": model,
+                "data": self.data.rooted(folder, model.folder),
+                "evaluation": self.evaluation.model_copy(update={"sets": sets}),
+            }
+        )

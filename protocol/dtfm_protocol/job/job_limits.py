@@ -10,8 +10,11 @@ MOST_TOKENS = 1 << 40
 """Tokens of a step."""
 
 
-def check_limits(training: Training, evaluation: Evaluation) -> None:
+def check_limits(training: Training, evaluation: Evaluation, sets: int = 0) -> None:
     """Check the sizes of a step and of an evaluation.
+
+    Args:
+        sets: number of sets that are evaluated, of so many sequences each; 0: there is one without a name.
 
     Raises:
         UserError: one of them is larger than any that peers can tell each other of.
@@ -33,7 +36,7 @@ def check_limits(training: Training, evaluation: Evaluation) -> None:
             f"{MOST_MICRO_BATCHES} of which a plan can tell: give micro_batch = "
             f"{_least_micro_batch(training.global_batch)} or more"
         )
-    parts = -(-evaluation.sequences // training.micro_batch)
+    parts = max(1, sets) * -(-evaluation.sequences // training.micro_batch)
     if evaluation.every and parts > MOST_MICRO_BATCHES:
         raise UserError(
             f"evaluation.sequences: an evaluation of {parts} micro-batches is more than the {MOST_MICRO_BATCHES} of "

@@ -58,7 +58,7 @@ class JobTimeline:
 
     def _check(self, settings: Settings) -> None:
         base = self.job.evaluation
-        check_limits(settings.training, settings.evaluation)
+        check_limits(settings.training, settings.evaluation, len(self.job.corpus.held_out))
         if settings.evaluation.every and not base.every:
             raise UserError(
                 "evaluation.every: the job began without evaluation, and trains on all of its text: nothing is left to "

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from dtfm_protocol.bounds import MOST_UINT32, Index, Label
+from dtfm_protocol.job.evaluation_set import MOST_SETS, SetName
 from dtfm_protocol.job.job_file import Checkpointing, Evaluation, Planning, Training
 from dtfm_protocol.schema import NEEDED, Needs, Schema, check_needs, known_part
 
@@ -47,6 +48,17 @@ class Chapter(Schema):
     tokens: Annotated[int, Field(gt=0, le=CHAPTER_SHARDS * MOST_UINT32)]
 
 
+class HeldOutSet(Schema):
+    """A set of documents for evaluation alone, as the corpus has it: windows that lie behind what is trained on."""
+
+    name: SetName
+    """Name that the job gives it."""
+    start: Annotated[int, Field(ge=0, le=MOST_CHAPTERS * CHAPTER_SHARDS * MOST_UINT32)]
+    """The first token of its first window."""
+    windows: Annotated[int, Field(gt=0, le=MOST_UINT32)]
+    """Number of its windows, each `sequence_length` tokens after the one before."""
+
+
 class Corpus(Schema):
     """The tokenized text, in order, as shards of little-endian integers, which chapters name where they are many.
 
@@ -63,6 +75,10 @@ class Corpus(Schema):
     """The lists of the shards, in order; none where these are named here."""
     samples: Annotated[Samples | None, NEEDED] = Field(default=None, exclude_if=lambda samples: samples is None)
     """None: each token but the first is a target, and all of it is one text."""
+    held_out: Annotated[tuple[HeldOutSet, ...], Field(max_length=MOST_SETS), NEEDED] = Field(
+        default=(), exclude_if=not_
+    )
+    """The sets on which the model is evaluated, in order, at the corpus's end; none: on the end of the text."""
 
     @model_validator(mode="after")
     def _is_named_once(self) -> Self:
@@ -134,6 +150,18 @@ class ResolvedJob(Schema):
                 f"corpus.samples: {self.corpus.tokens} tokens are not {samples.targets.tokens} windows of {length} and "
                 "one more"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _sets_are_windows(self) -> Self:
+        length, names, end = self.training.sequence_length, set[str](), 1
+        for one in self.corpus.held_out:
+            if one.name in names or one.start < end or (self.corpus.samples is not None and one.start % length):
+                raise ValueError(f"corpus.held_out: the set {one.name} is not where a set can be")
+            names.add(one.name)
+            end = one.start + one.windows * length
+        if self.corpus.held_out and end + 1 > self.corpus.tokens:
+            raise ValueError(f"corpus.held_out: its sets need {end + 1} tokens, and there are {self.corpus.tokens}")
         return self
 
     @model_validator(mode="before")

@@ -33,4 +33,6 @@ def step_in_words(row: StepMetrics, steps: int, seconds: Collection[float]) -> s
     if not row.tokens:
         return f"{told}. Nothing is learned: no token of its documents is a target."
     evaluated = f", on held-out text {row.eval_loss:.4f}" if row.eval_loss is not None else ""
+    if row.sets:
+        evaluated += f" ({', '.join(f'{one.name} {one.loss:.4f}' for one in row.sets)})"
     return f"{told}. Loss {row.loss:.4f}{evaluated}; {row.tokens / max(row.seconds, 1e-9):,.0f} tokens/s."

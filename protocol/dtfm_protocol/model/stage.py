@@ -152,6 +152,11 @@ def loss_sum(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return nn.functional.cross_entropy(flat, targets.flatten(), reduction="sum", ignore_index=NO_TARGET)
 
 
+def right_count(logits: torch.Tensor, targets: torch.Tensor) -> int:
+    """Count the targets that the logits foretell as the likeliest token; arguments are as of `loss_sum`."""
+    return int((logits.argmax(-1) == targets).sum())
+
+
 class _Replace:
     """A forward pre-hook that puts a hidden state in place of the one that a layer is given."""
 

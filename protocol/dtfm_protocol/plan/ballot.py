@@ -1,12 +1,14 @@
 """Votes on steps, and the commits that answer them: what peers of a plan say of the steps that they make together."""
 
 from enum import IntEnum
+from operator import not_
 from typing import Annotated, TypeVar
 
 from pydantic import Field, ValidationError
 
 from dtfm_protocol.bounds import MOST_BUCKETS, MOST_MICRO_BATCHES, Count, Index, Loss, Norm, Seconds, printable
 from dtfm_protocol.errors import Refused
+from dtfm_protocol.job.evaluation_set import MOST_SETS
 from dtfm_protocol.plan.state_vote import StateVote
 from dtfm_protocol.schema import Schema
 
@@ -53,6 +55,9 @@ class Vote(Schema):
     reduced: _Digest = ""
     """Root over the hashes of all reduced parts of the step, in the buckets of this peer's stage alone; replicas have
     the same."""
+    right: dict[Index, Count] = Field(default_factory=dict, max_length=MOST_MICRO_BATCHES, exclude_if=not_)
+    """Targets of each micro-batch of `losses` that the model foretold as the likeliest token; only in evaluations on
+    sets."""
     shared: _Digest = ""
     """The same of the buckets that first and last stage share (tied embeddings); "" where there are none."""
     state: StateVote | None = None
@@ -65,6 +70,15 @@ class Vote(Schema):
         return all(abs(loss) <= MOST_LOSS for loss in self.losses.values()) and all(
             0 <= value <= MOST_SQUARES for value in self.sum_squares.values()
         )
+
+
+class SetSums(Schema):
+    """What all votes together say of one set of an evaluation."""
+
+    loss: Loss
+    """Loss summed over its micro-batches and their tokens."""
+    right: Count
+    """Targets of it that the model foretold as the likeliest token."""
 
 
 class Commit(Schema):
@@ -84,6 +98,8 @@ class Commit(Schema):
     """Root over all votes, as they were signed (`root_of_votes`)."""
     before: _Digest = ""
     """Digest of the commit before, as in `Vote.follows`."""
+    sets: tuple[SetSums, ...] = Field(default=(), max_length=MOST_SETS, exclude_if=not_)
+    """Sums of each set of the job, in its order; only in evaluations on sets."""
 
 
 def read_ballot(data: bytes | bytearray | memoryview, schema: type[S]) -> S:

@@ -68,6 +68,9 @@ def scalars(row: StepMetrics) -> dict[str, float]:
         found["speed/predicted_step_seconds"] = row.predicted_seconds
     if row.eval_loss is not None:
         found["eval/loss"] = row.eval_loss
+    for one in row.sets:
+        values = {"loss": one.loss, "perplexity": one.perplexity, "accuracy": one.accuracy}
+        found |= {f"eval/{one.name}/{name}": value for name, value in values.items()}
     return found
 
 

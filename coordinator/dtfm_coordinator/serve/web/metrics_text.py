@@ -62,6 +62,20 @@ def _families(overview: Overview) -> Iterator[tuple[str, str, str, list[Sample]]
         ("dtfm_disk_free_bytes", "Room on the disk of the state folder.", overview.storage.free_bytes),
     ):
         yield name, "gauge", text, [({}, value)]
+    for name, text, values in (
+        (
+            "dtfm_evaluation_set_loss",
+            "Loss of a set in the newest evaluation, in nats.",
+            [s.loss for s in figures.sets],
+        ),
+        ("dtfm_evaluation_set_perplexity", "The same as perplexity.", [s.perplexity for s in figures.sets]),
+        (
+            "dtfm_evaluation_set_accuracy_ratio",
+            "Share of a set's target tokens that were foretold as the likeliest, from 0 to 1.",
+            [s.accuracy for s in figures.sets],
+        ),
+    ):
+        yield name, "gauge", text, [({"set": s.name}, v) for s, v in zip(figures.sets, values, strict=True)]
     newest = next(iter(overview.storage.checkpoints), None)
     if newest is not None:
         yield "dtfm_checkpoint_step", "gauge", "Step of the newest checkpoint.", [({}, newest.step)]

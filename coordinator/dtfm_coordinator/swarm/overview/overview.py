@@ -6,6 +6,7 @@ It holds no addresses, invites or tokens, so that whoever may look may see all o
 from typing import Literal
 
 from dtfm_protocol.bounds import Label, PeerName, Text
+from dtfm_protocol.job.step_metrics import SetMetrics
 from dtfm_protocol.schema import Schema
 
 Level = Literal["good", "wait", "warn", "bad", "done"]
@@ -53,6 +54,8 @@ class Figures(Schema):
     eval_loss: float | None = None
     """Of the newest evaluation, in nats."""
     eval_step: int | None = None
+    sets: tuple[SetMetrics, ...] = ()
+    """Of the newest evaluation, each set of the job; none where it has none."""
     learning_rate: float | None = None
     grad_norm: float | None = None
     tokens_per_second: float | None = None

@@ -174,6 +174,7 @@ class OverviewMaker:
             loss=history.loss,
             eval_loss=evaluated.eval_loss if evaluated else None,
             eval_step=evaluated.step if evaluated else None,
+            sets=evaluated.sets if evaluated else (),
             learning_rate=last.learning_rate,
             grad_norm=last.grad_norm,
             tokens_per_second=history.tokens_per_second,

@@ -106,7 +106,7 @@ def job_findings(
                 mistakes.append(line)
             return None
 
-    attempt(lambda: check_limits(job.training, job.evaluation))
+    attempt(lambda: check_limits(job.training, job.evaluation, len(job.evaluation.sets)))
     attempt(lambda: check_choices(job.plan, job.training.micro_batches))
     is_countable = len(mistakes) == len(known)  # else there may be more micro-batches than can be laid out
     settled, size = attempt(lambda: settle(job)), attempt(lambda: measure(job))

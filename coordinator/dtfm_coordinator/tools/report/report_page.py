@@ -81,6 +81,7 @@ def page(facts: RunFacts, made_at: float) -> str:
         f"<h1>{_text(job.name)}</h1><p class=said>{_text(said)}</p>",
         _numbers(facts),
         _section("Loss", chart("Loss over steps", "nats a token; dotted: another plan", losses, starts)),
+        *_sets(facts),
         _section("Time a step takes", chart("Seconds a step over steps", "seconds", taken, starts, cuts=True), pace),
         _section("Plans", _plans(facts)),
         _section("Members", _members(facts)),
@@ -126,6 +127,19 @@ def _numbers(facts: RunFacts) -> str:
     }
     cells = (f"<div><dt>{_text(name)}</dt><dd>{_text(value)}</dd></div>" for name, value in shown.items() if value)
     return f"<dl class=numbers>{''.join(cells)}</dl>"
+
+
+def _sets(facts: RunFacts) -> list[str]:
+    """Return the section on the job's sets; none where it has none, or none were evaluated yet."""
+    newest = next((row for row in reversed(facts.rows) if row.sets), None)
+    if newest is None:
+        return []
+    rows = [
+        (one.name, f"{one.loss:.4f}", f"{one.perplexity:,.4g}", f"{one.accuracy:.1%}", f"{one.tokens:,}")
+        for one in newest.sets
+    ]
+    table = _table(("set", "loss:n", "perplexity:n", "tokens foretold:n", "target tokens:n"), rows)
+    return [_section(f"Sets after step {newest.step:,}", table)]
 
 
 def _plans(facts: RunFacts) -> str:

@@ -114,6 +114,7 @@ function drawProgress() {
   const facts = [fact("Step", count(progress.step), `of ${count(progress.steps)}`)];
   if (progress.ends_at && progress.seconds_left > 0) facts.push(fact("Done", `in ${duration(progress.seconds_left)}`, `about ${clock(progress.ends_at)}`));
   if (figures.loss != null) facts.push(fact("Loss", figures.loss.toFixed(4), figures.eval_loss != null ? `evaluation ${figures.eval_loss.toFixed(4)}` : ""));
+  for (const set of figures.sets || []) facts.push(fact(`Loss on ${set.name}`, set.loss.toFixed(4), `perplexity ${set.perplexity.toPrecision(4)}, ${(100 * set.accuracy).toFixed(1)} % of tokens foretold`));
   if (figures.tokens_per_second != null) facts.push(fact("Tokens a second", count(figures.tokens_per_second), `${many(progress.tokens)} so far`));
   if (progress.step_seconds != null) facts.push(fact("A step takes", duration(progress.step_seconds), figures.predicted_seconds ? `planned ${duration(figures.predicted_seconds)}` : ""));
   if (figures.sent_bytes) facts.push(fact("Sent for a step", size(figures.sent_bytes), "by all together"));
