@@ -1,6 +1,6 @@
 """Foundations that every search for a placement stands on.
 
-- `compiled`: compiler of the search's inner loops to machine code: one decorator over numba's
+- `compiled`: compiler of the search's inner loops to machine code: two decorators over numba's
 - `links`: links between peers as the cost models use them: seconds and bytes a second
 - `neighbourhoods`: neighbourhoods of devices: who is near whom, and grids of stages and replicas tiled with near ones
 - `search_budget`: budget of a search: the time and the evaluations after which it ends

@@ -1,4 +1,4 @@
-"""Compiler of the search's inner loops to machine code: one decorator over numba's.
+"""Compiler of the search's inner loops to machine code: two decorators over numba's.
 
 They are compiled once a machine. The machine code is kept in a folder named after the sources: numba itself would not
 notice that a compiled function calls another one whose file has changed.
@@ -85,6 +85,20 @@ def compiled(function: Callable[P, R]) -> Callable[P, R]:
     """Compile `function` when it is first called; `NUMBA_DISABLE_JIT=1` leaves it plain Python, for a debugger.
 
     Floating-point arithmetic stays strict, so that the same seed gives the same plan on every machine.
+
+    What a compiled function calls is compiled once more into it, and for every row of types of its arguments, of which
+    a number that is written down is one of its own: so variables that begin with one and are handed on begin with
+    `int(np.int64(0))`.
     """
     wrapped: Callable[P, R] = numba.njit(cache=_KEPT, nogil=True)(function)
+    return wrapped
+
+
+def compiled_inside(function: Callable[P, R]) -> Callable[P, R]:
+    """Compile as `compiled` does a function that compiled ones alone call.
+
+    What would take its arguments out of Python's objects is left away: of a function that takes a `Problem` that is
+    about as much to compile as its own code.
+    """
+    wrapped: Callable[P, R] = numba.njit(cache=_KEPT, nogil=True, no_cpython_wrapper=True)(function)
     return wrapped

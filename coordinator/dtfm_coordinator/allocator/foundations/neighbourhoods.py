@@ -100,8 +100,11 @@ def tiled(near: Nearness, stages: int, replicas: int, width: int) -> Index:
                             lost += not taken[near.order[device, place]]
                         inside[device] = lost
     order = np.empty(devices, np.int64)
-    order[: stages * replicas] = grid.ravel()
-    position = stages * replicas
+    position = 0
+    for stage in range(stages):
+        for replica in range(replicas):
+            order[position] = grid[stage, replica]
+            position += 1
     for device in range(devices):
         if not taken[device]:
             order[position] = device

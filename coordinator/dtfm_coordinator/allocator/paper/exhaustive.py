@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dtfm_coordinator.allocator.foundations.compiled import compiled
+from dtfm_coordinator.allocator.foundations.compiled import compiled, compiled_inside
 from dtfm_coordinator.allocator.paper.hamiltonian_path import LARGEST_EXACT, exact_path
 from dtfm_coordinator.allocator.paper.matching import match_both_ways
 from dtfm_coordinator.allocator.paper.placement_state import Index, Matrix, PairCosts
@@ -167,7 +167,7 @@ def walk_on(network: PairCosts, walk: Walk, bound: float, leaves: int) -> tuple[
     return bound, looked_at
 
 
-@compiled
+@compiled_inside
 def leaf(
     network: PairCosts,
     walk: Walk,
@@ -211,7 +211,7 @@ def leaf(
     return cost, order
 
 
-@compiled
+@compiled_inside
 def boundary(network: PairCosts, walk: Walk, one: int, other: int, mate: Index, room: Index, slack: Matrix) -> float:
     """Return the seconds of the boundary between two groups, remembered where there is a table for it."""
     remembered = len(walk.known) > 0

@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from dtfm_coordinator.allocator.foundations.compiled import compiled
+from dtfm_coordinator.allocator.foundations.compiled import compiled, compiled_inside
 
 Matrix = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]
@@ -81,7 +81,7 @@ def exact_path(cost: Matrix) -> Index:
     return order
 
 
-@compiled
+@compiled_inside
 def greedy_path(cost: Matrix, first: int, order: Index) -> None:
     """Fill in the path from `first` that always goes to the nearest row not yet visited."""
     count = len(cost)
@@ -97,7 +97,7 @@ def greedy_path(cost: Matrix, first: int, order: Index) -> None:
         left[nearest] = False
 
 
-@compiled
+@compiled_inside
 def improved_path(cost: Matrix, start: Index) -> Index:
     """Return `start` after 2-opt reversals and Or-opt moves, the first that helps each time, until none does."""
     count = len(start)
@@ -124,7 +124,7 @@ def improved_path(cost: Matrix, start: Index) -> Index:
     return order
 
 
-@compiled
+@compiled_inside
 def _insert_run(cost: Matrix, order: Index, moved: Index, first: int, size: int, least: float) -> bool:
     """Move the `size` groups from `first` on, reversed or not, to where the path is shortest; True if that helped."""
     count = len(order)

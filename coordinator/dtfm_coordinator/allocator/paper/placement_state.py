@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dtfm_coordinator.allocator.foundations.compiled import compiled
+from dtfm_coordinator.allocator.foundations.compiled import compiled, compiled_inside
 from dtfm_coordinator.allocator.paper.hamiltonian_path import shortest_path
 from dtfm_coordinator.allocator.paper.matching import match_both_ways
 
@@ -122,7 +122,7 @@ def cost(state: PlacementState) -> float:
     return float(state.slowest.max() + state.edges.sum())
 
 
-@compiled
+@compiled_inside
 def boundary_seconds(network: PairCosts, state: PlacementState, boundary: int, mate: Index, stop: float) -> float:
     """Return the seconds of both directions between a stage and the next, from and into the matching `mate`, by
     `match_both_ways`."""
@@ -134,7 +134,7 @@ def boundary_seconds(network: PairCosts, state: PlacementState, boundary: int, m
     )
 
 
-@compiled
+@compiled_inside
 def rearrange(network: PairCosts, state: PlacementState, permutation: Index) -> None:
     """Put the stages into another order, with the boundaries that stay; the others' matchings and costs are stale."""
     stages, replicas = network.stages, network.replicas

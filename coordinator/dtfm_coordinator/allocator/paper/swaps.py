@@ -6,7 +6,7 @@ groups, one term a device, then what the newcomers' best partners cost, and only
 
 import numpy as np
 
-from dtfm_coordinator.allocator.foundations.compiled import compiled
+from dtfm_coordinator.allocator.foundations.compiled import compiled, compiled_inside
 from dtfm_coordinator.allocator.paper.matching import match_both_ways
 from dtfm_coordinator.allocator.paper.placement_state import (
     Index,
@@ -18,7 +18,7 @@ from dtfm_coordinator.allocator.paper.placement_state import (
 )
 
 
-@compiled
+@compiled_inside
 def loads_after(network: PairCosts, state: PlacementState, position: int, newcomer: int, row: int) -> float:
     """Return the largest load of a position's group once `newcomer` has its place, seconds; put all of them into
     `changed[row]`."""
@@ -40,7 +40,7 @@ def loads_after(network: PairCosts, state: PlacementState, position: int, newcom
     return max(largest, own)
 
 
-@compiled
+@compiled_inside
 def newcomer_seconds(network: PairCosts, order: Index, newcomer: int, stage: int) -> float:
     """Return the least seconds, both directions, that a device next to a stage pays: with its best partner there."""
     first = stage * network.replicas
@@ -51,7 +51,7 @@ def newcomer_seconds(network: PairCosts, order: Index, newcomer: int, stage: int
     return least
 
 
-@compiled
+@compiled_inside
 def touched(side: int, one: int, other: int, stages: int) -> int:
     """Return the boundary before (even) or behind (odd) the first (0, 1) or second (2, 3) stage; -1 if none or met
     before."""

@@ -45,6 +45,14 @@ def standing(
 
 
 @compiled
+def moving_a_step(problem: Problem, now: LayersInForce, peers: Ints, counts: Ints, layers: Ints) -> float:
+    """Return `moving_seconds` spread over the steps within which a move must pay back; 0 where nothing is in force."""
+    if now.horizon == np.inf:
+        return 0.0
+    return moving_seconds(problem, now, peers, counts, layers) / now.horizon
+
+
+@compiled
 def moving_seconds(problem: Problem, now: LayersInForce, peers: Ints, counts: Ints, layers: Ints) -> float:
     """Return the seconds until every peer holds the state of its new stage.
 

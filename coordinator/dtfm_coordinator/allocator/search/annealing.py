@@ -10,13 +10,12 @@ stages' shares follow their speeds again, and the layers are shared out anew whe
 import numpy as np
 import numpy.typing as npt
 
-from dtfm_coordinator.allocator.foundations.compiled import compiled
-from dtfm_coordinator.allocator.problem.moving_cost import LayersInForce, moving_seconds
+from dtfm_coordinator.allocator.foundations.compiled import compiled, compiled_inside
+from dtfm_coordinator.allocator.problem.moving_cost import LayersInForce, moving_a_step
 from dtfm_coordinator.allocator.problem.problem_arrays import Problem
-from dtfm_coordinator.allocator.search.layout import layers_for
+from dtfm_coordinator.allocator.search.layout import layers_for, share_out
 from dtfm_coordinator.allocator.simulator.fast_simulator import play
-from dtfm_coordinator.allocator.simulator.slot_course import Course, course_like, course_of
-from dtfm_coordinator.allocator.simulator.slot_routes import assign_shares
+from dtfm_coordinator.allocator.simulator.slot_course import course_of, no_course
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -57,8 +56,9 @@ def anneal(
     Seconds of a step, plus those of moving there spread over the horizon; order, counts, shares, layers, ahead.
     """
     slots, stages = len(shares), len(counts)
-    course = course_of(problem, order[:slots], counts, shares, layers, ahead)
-    current = _objective(problem, now, order[:slots], counts, layers, course)
+    course = course_of(problem, order[:slots], counts, shares, layers, ahead, no_course())
+    current = play(problem, order[:slots], counts, layers, course)[3]
+    current += moving_a_step(problem, now, order[:slots], counts, layers)
     best, best_order, best_counts, best_shares = current, order, counts, shares
     best_layers, best_ahead = layers, ahead
     for attempt in range(tries):
@@ -93,16 +93,15 @@ def anneal(
         new_slots = len(new_shares)
         same = new_slots == slots and (new_counts == counts).all() and (new_shares == shares).all()
         peers = new_order[:new_slots]
-        if same:
-            new_course = course_like(problem, peers, new_counts, new_shares, new_layers, new_ahead, course)
-        else:
-            new_course = course_of(problem, peers, new_counts, new_shares, new_layers, new_ahead)
+        known = course if same else no_course()
+        new_course = course_of(problem, peers, new_counts, new_shares, new_layers, new_ahead, known)
         if change == REFILL or not new_course.fits:
             new_layers = layers_for(problem, peers, new_counts, new_shares, new_ahead, new_course)
             if len(new_layers) == 0:
                 continue
-            new_course = course_like(problem, peers, new_counts, new_shares, new_layers, new_ahead, new_course)
-        objective = _objective(problem, now, new_order[:new_slots], new_counts, new_layers, new_course)
+            new_course = course_of(problem, peers, new_counts, new_shares, new_layers, new_ahead, new_course)
+        objective = play(problem, peers, new_counts, new_layers, new_course)[3]
+        objective += moving_a_step(problem, now, peers, new_counts, new_layers)
         worse = objective - current
         if worse <= 0.0 or rng.random() < np.exp(-worse / (temperature * current)):
             order, counts, shares, layers, ahead = new_order, new_counts, new_shares, new_layers, new_ahead
@@ -113,22 +112,7 @@ def anneal(
     return best, best_order, best_counts, best_shares, best_layers, best_ahead
 
 
-@compiled
-def _objective(
-    problem: Problem,
-    now: LayersInForce,
-    peers: Ints,
-    counts: Ints,
-    layers: Ints,
-    course: Course,
-) -> float:
-    step = play(problem, peers, counts, layers, course)[3]
-    if now.horizon == np.inf:
-        return step
-    return step + moving_seconds(problem, now, peers, counts, layers) / now.horizon
-
-
-@compiled
+@compiled_inside
 def _draw_change(rng: np.random.Generator, slots: int, stages: int, uneven: bool) -> int:
     """Draw the kind of change to try."""
     dice = rng.random()
@@ -141,7 +125,7 @@ def _draw_change(rng: np.random.Generator, slots: int, stages: int, uneven: bool
     return SWAP
 
 
-@compiled
+@compiled_inside
 def _stage_of(counts: Ints, slot: int | np.int64) -> tuple[int, int]:
     """Return the stage of a slot and the stage's first slot; the number of stages for a place among the idle."""
     first = 0
@@ -152,7 +136,7 @@ def _stage_of(counts: Ints, slot: int | np.int64) -> tuple[int, int]:
     return len(counts), first
 
 
-@compiled
+@compiled_inside
 def _swapped(problem: Problem, order: Ints, counts: Ints, shares: Ints, rng: np.random.Generator) -> tuple[Ints, Ints]:
     """Return the order with two places exchanged, and the shares of their stages anew; empty where nothing changes."""
     slots = len(shares)
@@ -165,13 +149,13 @@ def _swapped(problem: Problem, order: Ints, counts: Ints, shares: Ints, rng: np.
     other, other_first = _stage_of(counts, there)
     if stage != other:
         shares = shares.copy()
-        _share_out(problem, order, counts, shares, stage, first)
+        share_out(problem, order, counts, shares, stage, first)
         if other < len(counts):
-            _share_out(problem, order, counts, shares, other, other_first)
+            share_out(problem, order, counts, shares, other, other_first)
     return order, shares
 
 
-@compiled
+@compiled_inside
 def _moved(
     problem: Problem, order: Ints, counts: Ints, shares: Ints, rng: np.random.Generator
 ) -> tuple[Ints, Ints, Ints]:
@@ -195,28 +179,21 @@ def _moved(
         counts[target] += 1
     moved = np.concatenate((rest[:to], order[place : place + 1], rest[to:]))
     fresh = np.empty(counts.sum(), dtype=np.int64)
-    old, new = 0, 0
+    old, new = int(np.int64(0)), int(np.int64(0))
     for number in range(stages):
         count = counts[number]
         if number in (stage, target):
-            _share_out(problem, moved, counts, fresh, number, new)
+            share_out(problem, moved, counts, fresh, number, new)
         else:
-            fresh[new : new + count] = shares[old : old + count]
+            for member in range(count):
+                fresh[new + member] = shares[old + member]
         old += count + (1 if number == stage else 0) - (1 if number == target else 0)
         new += count
     assert old == slots
     return moved, counts, fresh
 
 
-@compiled
-def _share_out(problem: Problem, order: Ints, counts: Ints, shares: Ints, stage: int, first: int) -> None:
-    """Set the shares of one stage in proportion to its peers' speeds."""
-    members = order[first : first + counts[stage]]
-    speeds = 1.0 / (problem.forward[members] + problem.backward[members])
-    shares[first : first + counts[stage]] = assign_shares(speeds, problem.micro_batches)
-
-
-@compiled
+@compiled_inside
 def _shared_otherwise(counts: Ints, shares: Ints, rng: np.random.Generator) -> Ints:
     """Return the shares with one micro-batch handed from one peer of a stage to another; empty where that cannot be."""
     giver = rng.integers(0, len(shares))
@@ -230,7 +207,7 @@ def _shared_otherwise(counts: Ints, shares: Ints, rng: np.random.Generator) -> I
     return shares
 
 
-@compiled
+@compiled_inside
 def _ahead_otherwise(ahead: Ints, most: int, rng: np.random.Generator) -> Ints:
     """Return how many more are in flight with one stage's number, or all, a little or much larger or smaller."""
     ahead = ahead.copy()

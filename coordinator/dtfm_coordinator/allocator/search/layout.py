@@ -8,11 +8,11 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from dtfm_coordinator.allocator.foundations.compiled import compiled
+from dtfm_coordinator.allocator.foundations.compiled import compiled, compiled_inside
 from dtfm_coordinator.allocator.problem.problem_arrays import Problem
 from dtfm_coordinator.allocator.simulator.fast_simulator import play
 from dtfm_coordinator.allocator.simulator.predicted_seconds import PredictedSeconds
-from dtfm_coordinator.allocator.simulator.slot_course import ROUNDS, Course, course_like, course_of
+from dtfm_coordinator.allocator.simulator.slot_course import NO_COURSE, ROUNDS, Course, course_of, no_course
 from dtfm_coordinator.allocator.simulator.slot_memory import most_layers
 from dtfm_coordinator.allocator.simulator.slot_routes import assign_shares, route_micro_batches
 from dtfm_protocol.job.job_file import ScheduleName, Wire
@@ -107,7 +107,7 @@ class Layout:
 
     def course(self, problem: Problem) -> Course:
         """Return routes and order of compute."""
-        return course_of(problem, *self.arrays(), self.more)
+        return course_of(problem, *self.arrays(), self.more, NO_COURSE)
 
     def cost(self, problem: Problem) -> PredictedSeconds:
         """Return the predicted seconds of a step, by the fast form of the simulated step."""
@@ -150,13 +150,23 @@ class Layout:
 def shares_by_speed(problem: Problem, peers: Ints, counts: Ints) -> Ints:
     """Return the micro-batches of each slot, in proportion to its peer's speed within its stage."""
     shares = np.empty(len(peers), dtype=np.int64)
-    slot = 0
+    slot = int(np.int64(0))
     for stage in range(len(counts)):
-        members = peers[slot : slot + counts[stage]]
-        speeds = 1.0 / (problem.forward[members] + problem.backward[members])
-        shares[slot : slot + counts[stage]] = assign_shares(speeds, problem.micro_batches)
+        share_out(problem, peers, counts, shares, stage, slot)
         slot += counts[stage]
     return shares
+
+
+@compiled_inside
+def share_out(problem: Problem, peers: Ints, counts: Ints, shares: Ints, stage: int, first: int) -> None:
+    """Set the shares of one stage, whose first slot is `first`, in proportion to its peers' speeds."""
+    speeds = np.empty(counts[stage], dtype=np.float64)
+    for member in range(counts[stage]):
+        peer = peers[first + member]
+        speeds[member] = 1.0 / (problem.forward[peer] + problem.backward[peer])
+    fresh = assign_shares(speeds, problem.micro_batches)
+    for member in range(counts[stage]):
+        shares[first + member] = fresh[member]
 
 
 @compiled
@@ -167,7 +177,7 @@ def laid_out(problem: Problem, peers: Ints, counts: Ints, shares: Ints) -> tuple
     """
     stages = len(counts)
     ahead = np.zeros(stages, dtype=np.int64)
-    course = course_of(problem, peers, counts, shares, np.ones(stages, dtype=np.int64), ahead)
+    course = course_of(problem, peers, counts, shares, np.ones(stages, dtype=np.int64), ahead, no_course())
     if not problem.paced or stages == 1:
         return layers_for(problem, peers, counts, shares, ahead, course), ahead
     best, most = ahead[:0], ahead
@@ -176,7 +186,7 @@ def laid_out(problem: Problem, peers: Ints, counts: Ints, shares: Ints) -> tuple
         ahead = np.full(stages, more, dtype=np.int64)
         layers = layers_for(problem, peers, counts, shares, ahead, course)
         if layers.size > 0:
-            if not course_like(problem, peers, counts, shares, layers, ahead, course).again.any():
+            if not course_of(problem, peers, counts, shares, layers, ahead, course).again.any():
                 return layers, ahead
             if best.size == 0:
                 best, most = layers, ahead
@@ -199,7 +209,7 @@ def layers_for(problem: Problem, peers: Ints, counts: Ints, shares: Ints, ahead:
     everywhere = np.full(len(counts), problem.layers, dtype=np.int64)
     layers = layers_by_load(problem, peers, counts, shares, everywhere, everywhere)
     for _ in range(ROUNDS):
-        now = course_like(problem, peers, counts, shares, layers, ahead, course)
+        now = course_of(problem, peers, counts, shares, layers, ahead, course)
         if now.fits and not now.again.any():
             return layers
         anew, kept = most_layers(problem, peers, counts, now.orders)
@@ -207,12 +217,12 @@ def layers_for(problem: Problem, peers: Ints, counts: Ints, shares: Ints, ahead:
         if fresh.size == 0 or (fresh == layers).all():
             break
         layers = fresh
-    if course_like(problem, peers, counts, shares, layers, ahead, course).fits:
+    if course_of(problem, peers, counts, shares, layers, ahead, course).fits:
         return layers
     return layers[:0]
 
 
-@compiled
+@compiled_inside
 def layers_by_load(problem: Problem, peers: Ints, counts: Ints, shares: Ints, anew: Ints, kept: Ints) -> Ints:
     """Return the number of layers of each stage: each layer goes where the slowest peer's work is then least.
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from dtfm_coordinator.allocator.foundations.search_budget import Budget
 from dtfm_coordinator.allocator.foundations.shapes import Shape
-from dtfm_coordinator.allocator.problem.moving_cost import LayersInForce, moving_seconds
+from dtfm_coordinator.allocator.problem.moving_cost import LayersInForce, moving_a_step
 from dtfm_coordinator.allocator.problem.problem_arrays import Problem
 from dtfm_coordinator.allocator.search.annealing import anneal
 from dtfm_coordinator.allocator.search.layout import Layout
@@ -143,10 +143,8 @@ class Evolution:
 
     def _objective(self, layout: Layout) -> float:
         peers, counts, _, layers = layout.arrays()
-        total = layout.cost(self._problem).total
-        if np.isinf(self._standing.horizon):
-            return total
-        return total + moving_seconds(self._problem, self._standing, peers, counts, layers) / self._standing.horizon
+        moving = moving_a_step(self._problem, self._standing, peers, counts, layers)
+        return layout.cost(self._problem).total + moving
 
     def _keep(self, objective: float, layout: Layout) -> None:
         if not np.isfinite(objective):

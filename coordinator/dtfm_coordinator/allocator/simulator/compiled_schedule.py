@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dtfm_coordinator.allocator.foundations.compiled import compiled
+from dtfm_coordinator.allocator.foundations.compiled import compiled, compiled_inside
 from dtfm_coordinator.allocator.problem.problem_arrays import GPIPE, ZERO_BUBBLE
 from dtfm_coordinator.allocator.simulator.heap import pop, push
 from dtfm_protocol.plan import schedule_rules
@@ -24,10 +24,10 @@ FORWARD, BACKWARD, WEIGHT = range(KINDS)
 """Kinds of action; an action's number is `KINDS * micro_batch` and one of these."""
 
 
-_backward_cost = compiled(schedule_rules.backward_cost)
-_may_go_back = compiled(schedule_rules.may_go_back)
-_may_go_ahead = compiled(schedule_rules.may_go_ahead)
-_peer_limits = compiled(schedule_rules.limits)
+_backward_cost = compiled_inside(schedule_rules.backward_cost)
+_may_go_back = compiled_inside(schedule_rules.may_go_back)
+_may_go_ahead = compiled_inside(schedule_rules.may_go_ahead)
+_peer_limits = compiled_inside(schedule_rules.limits)
 
 
 class SlotOrders(NamedTuple):
@@ -97,7 +97,8 @@ def order_actions(routes: Ints, crossed: Ints, counts: Ints, shares: Ints, sched
     slots = len(shares)
     gpipe, split, kinds = schedule == GPIPE, schedule == ZERO_BUBBLE, kinds_of(schedule)
     starts = np.zeros(slots + 1, dtype=np.int64)
-    starts[1:] = np.cumsum(kinds * shares)
+    for slot in range(slots):
+        starts[slot + 1] = starts[slot] + kinds * shares[slot]
     actions = np.empty(starts[slots], dtype=np.int64)
     own, stage_of = _own_micro_batches(routes, counts, shares)
     limits, most = pace.in_flight.copy(), pace.kept.copy()
@@ -106,7 +107,8 @@ def order_actions(routes: Ints, crossed: Ints, counts: Ints, shares: Ints, sched
     backwards = np.zeros((stages, micro_batches), dtype=np.bool_)
     forwards[0, :] = True
     forwards_ready, backwards_ready = np.zeros(slots, dtype=np.int64), np.zeros(slots, dtype=np.int64)
-    forwards_ready[: counts[0]] = shares[: counts[0]]
+    for slot in range(counts[0]):
+        forwards_ready[slot] = shares[slot]
     first_forward, first_backward = np.zeros(slots, dtype=np.int64), np.zeros(slots, dtype=np.int64)
     forwards_done, in_flight = np.zeros(slots, dtype=np.int64), np.zeros(slots, dtype=np.int64)
     kept, peaks = np.zeros(slots, dtype=np.int64), np.zeros(slots, dtype=np.int64)
@@ -119,13 +121,17 @@ def order_actions(routes: Ints, crossed: Ints, counts: Ints, shares: Ints, sched
     free = np.zeros(pace.transfer.shape, dtype=np.int64)  # time from which on each way of a pair carries nothing
     # Events by number, in the order in which they were foreseen: the slot, and the action that ends there; or, as its
     # complement, whose input arrives there.
-    started, total, foreseen = 0, kinds * micro_batches * stages, 0
+    started, total, foreseen = 0, kinds * micro_batches * stages, int(np.int64(0))
     most_events = total + 2 * micro_batches * (stages - 1)
     where, what = np.empty(most_events, dtype=np.int64), np.empty(most_events, dtype=np.int64)
-    times, numbers, size = np.empty(most_events, dtype=np.int64), np.empty(most_events, dtype=np.int64), 0
+    times, numbers, size = (
+        np.empty(most_events, dtype=np.int64),
+        np.empty(most_events, dtype=np.int64),
+        int(np.int64(0)),
+    )
 
     turn = np.empty(max(2, counts[0]), dtype=np.int64)
-    waiting, now = 0, 0
+    waiting, now = 0, int(np.int64(0))
     for micro_batch in range(micro_batches):  # slots of the first stage, by first use
         if own[starts[routes[micro_batch, 0]] // kinds] == micro_batch:
             turn[waiting] = routes[micro_batch, 0]
@@ -235,14 +241,15 @@ def order_actions(routes: Ints, crossed: Ints, counts: Ints, shares: Ints, sched
                 turn[1], waiting = receiver, 2
 
 
-@compiled
+@compiled_inside
 def _own_micro_batches(routes: Ints, counts: Ints, shares: Ints) -> tuple[Ints, Ints]:
     """Return the micro-batches of each slot, ascending, the slots' runs one after the other; and each slot's stage."""
     micro_batches, stages = routes.shape
     slots = len(shares)
     own, stage_of = np.empty(shares.sum(), dtype=np.int64), np.empty(slots, dtype=np.int64)
     place = np.zeros(slots, dtype=np.int64)
-    place[1:] = np.cumsum(shares)[:-1]
+    for slot in range(slots - 1):
+        place[slot + 1] = place[slot] + shares[slot]
     for stage in range(stages):
         for micro_batch in range(micro_batches):
             slot = routes[micro_batch, stage]
@@ -255,11 +262,11 @@ def _own_micro_batches(routes: Ints, counts: Ints, shares: Ints) -> tuple[Ints, 
     return own, stage_of
 
 
-@compiled
+@compiled_inside
 def plain_limits(counts: Ints, shares: Ints, split: bool) -> tuple[Ints, Ints]:
     """Return the two limits of `schedule_rules.limits` for each slot: micro-batches in flight, and those kept."""
     limits, most = np.ones(len(shares), dtype=np.int64), np.ones(len(shares), dtype=np.int64)
-    end, least = len(shares), 0
+    end, least = len(shares), int(np.int64(0))
     for later in range(len(counts)):
         stage = len(counts) - 1 - later
         for slot in range(end - counts[stage], end):
@@ -270,7 +277,7 @@ def plain_limits(counts: Ints, shares: Ints, split: bool) -> tuple[Ints, Ints]:
     return limits, most
 
 
-@compiled
+@compiled_inside
 def _lowest(ready: Bools, own: Ints, start: int, end: int, first: int) -> tuple[int, int]:
     """Return the lowest micro-batch of a slot that is ready, of which there is one; and how many at the front need not
     be looked at again."""
@@ -282,7 +289,7 @@ def _lowest(ready: Bools, own: Ints, start: int, end: int, first: int) -> tuple[
     return -1, first
 
 
-@compiled
+@compiled_inside
 def _held_back(forwards: Bools, own: Ints, firsts: Ints, shares: Ints, stage_of: Ints) -> int:
     """Return the slot with the lowest micro-batch whose forward is ready; each slot's own begin at `firsts`."""
     chosen, least = -1, forwards.shape[1]

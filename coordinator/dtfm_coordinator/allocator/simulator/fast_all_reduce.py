@@ -6,7 +6,7 @@ Every holder of gradients sends each other one its part; the owner of a part tha
 import numpy as np
 import numpy.typing as npt
 
-from dtfm_coordinator.allocator.foundations.compiled import compiled
+from dtfm_coordinator.allocator.foundations.compiled import compiled, compiled_inside
 from dtfm_coordinator.allocator.problem.problem_arrays import Problem
 
 Ints = npt.NDArray[np.int64]
@@ -16,7 +16,7 @@ OWN, TIED = range(2)
 """Reductions of a peer of first or last stage: among its stage's replicas, and among the peers of both stages."""
 
 
-@compiled
+@compiled_inside
 def all_reduced(problem: Problem, peers: Ints, ends: Floats, gradients: float) -> Floats:
     """Return the seconds at which each peer of a stage holds the reduced gradients, if all actions have ended at
     `ends`."""
@@ -28,7 +28,7 @@ def all_reduced(problem: Problem, peers: Ints, ends: Floats, gradients: float) -
     return _exchanged(problem, peers, ends, summed, part)
 
 
-@compiled
+@compiled_inside
 def _exchanged(problem: Problem, peers: Ints, ends: Floats, ready: Floats, part: float) -> Floats:
     """Return when each has received a part from all others, who send it when they are `ready`, each to all at once.
 
@@ -57,7 +57,7 @@ def _exchanged(problem: Problem, peers: Ints, ends: Floats, ready: Floats, part:
     return done
 
 
-@compiled
+@compiled_inside
 def tied_all_reduced(
     problem: Problem,
     peers: Ints,
@@ -88,15 +88,18 @@ def tied_all_reduced(
     sizes[OWN, : counts[0]], sizes[OWN, slots - counts[-1] :] = own[0] / counts[0], own[1] / counts[-1]
     sizes[TIED] = problem.tied_gradients / (counts[0] + counts[-1])
     through = np.empty((2, slots), dtype=np.float64)
-    through[OWN], through[TIED] = ends, ends
+    for slot in range(slots):
+        through[OWN, slot], through[TIED, slot] = ends[slot], ends[slot]
     sent, taken = np.zeros(slots, dtype=np.float64), np.zeros(slots, dtype=np.float64)
     summed = _both_exchanged(problem, peers, counts, sizes, through, left, sent, taken)
     reduced = _both_exchanged(problem, peers, counts, sizes, summed, left, sent, taken)
-    held: Floats = np.maximum(reduced[OWN], reduced[TIED])
+    held = np.empty(slots, dtype=np.float64)
+    for slot in range(slots):
+        held[slot] = max(reduced[OWN, slot], reduced[TIED, slot])
     return held
 
 
-@compiled
+@compiled_inside
 def _both_exchanged(
     problem: Problem, peers: Ints, counts: Ints, sizes: Floats, ready: Floats, left: Floats, sent: Floats, taken: Floats
 ) -> Floats:

@@ -16,7 +16,7 @@ all-reduce does not see what is left of the pipeline. Where no such limit binds 
 import numpy as np
 import numpy.typing as npt
 
-from dtfm_coordinator.allocator.foundations.compiled import compiled
+from dtfm_coordinator.allocator.foundations.compiled import compiled, compiled_inside
 from dtfm_coordinator.allocator.problem.problem_arrays import Problem
 from dtfm_coordinator.allocator.simulator.compiled_schedule import BACKWARD, FORWARD, KINDS, WEIGHT, kinds_of
 from dtfm_coordinator.allocator.simulator.fast_all_reduce import all_reduced, seconds_to_send, tied_all_reduced
@@ -56,7 +56,7 @@ def play(
     tied = problem.tied_gradients if stages > 1 else 0.0
     first_own, last_own = 0.0, 0.0  # bytes that the replicas of first and last stage reduce among themselves
     held = np.empty(slots, dtype=np.float64)
-    layer, update_layers = 0, np.empty(stages, dtype=np.float64)  # of a stage's parameters, in layers
+    layer, update_layers = int(np.int64(0)), np.empty(stages, dtype=np.float64)  # of a stage's parameters, in layers
     for stage in range(stages):
         first_slot = slot
         depth = layers[stage] + (problem.head_layers if stage == stages - 1 else 0.0)
@@ -81,10 +81,14 @@ def play(
         layer += layers[stage]
         update_layers[stage] = gradients / problem.whole_layer_gradients
         if tied == 0.0 or 0 < stage < stages - 1:
-            held[first_slot:slot] = all_reduced(problem, peers[first_slot:slot], ends[first_slot:slot], gradients)
+            reduced = all_reduced(problem, peers[first_slot:slot], ends[first_slot:slot], gradients)
+            for member in range(first_slot, slot):
+                held[member] = reduced[member - first_slot]
     if tied > 0.0:
         both = tied_all_reduced(problem, peers, counts, ends, course.pairs, backlog, (first_own, last_own))
-        held[: counts[0]], held[slots - counts[-1] :] = both[: counts[0]], both[slots - counts[-1] :]
+        for member in range(slots):
+            if member < counts[0] or member >= slots - counts[-1]:
+                held[member] = both[member]
     for member in range(slots):
         peer = peers[member]
         committed = max(committed, held[member] + problem.alpha[peer, arbiter])
@@ -101,7 +105,7 @@ def play(
     return busiest, last, answered, applied
 
 
-@compiled
+@compiled_inside
 def _last_actions(
     problem: Problem,
     peers: Ints,
@@ -139,7 +143,7 @@ def _last_actions(
     arrived[FORWARD, 0, :] = 0.0
     done, clock = starts[:-1].copy(), np.zeros(slots, dtype=np.float64)
     busy = np.zeros(slots, dtype=np.bool_)
-    keys, values, size = np.empty(slots + 1, dtype=np.float64), np.empty(slots + 1, dtype=np.int64), 0
+    keys, values, size = np.empty(slots + 1, dtype=np.float64), np.empty(slots + 1, dtype=np.int64), int(np.int64(0))
     for slot in range(counts[0]):
         busy[slot] = True
         size = push(keys, values, size, took[FORWARD, slot], slot)

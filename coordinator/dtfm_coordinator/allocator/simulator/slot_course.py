@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dtfm_coordinator.allocator.foundations.compiled import compiled
+from dtfm_coordinator.allocator.foundations.compiled import compiled, compiled_inside
 from dtfm_coordinator.allocator.problem.problem_arrays import ZERO_BUBBLE, Problem
 from dtfm_coordinator.allocator.simulator.compiled_schedule import Pace, SlotOrders, order_actions, plain_pace
 from dtfm_coordinator.allocator.simulator.slot_memory import most_layers
@@ -36,9 +36,25 @@ class Course(NamedTuple):
     """Whether the memory of all peers holds their stages and what is in flight."""
 
 
+def _no_course() -> Course:
+    flat, table = np.empty(0, dtype=np.int64), np.empty((0, 0), dtype=np.int64)
+    pace, orders = Pace(table, table, table, flat, flat), SlotOrders(flat, flat, flat, flat, flat)
+    return Course(table, table, table, pace, orders, np.empty(0, dtype=np.bool_), False)
+
+
+no_course = compiled_inside(_no_course)
+"""Return `NO_COURSE`, for compiled functions."""
+NO_COURSE = _no_course()
+"""A course without a route: `course_of` makes one from the start."""
+
+
 @compiled
-def course_of(problem: Problem, peers: Ints, counts: Ints, shares: Ints, layers: Ints, ahead: Ints) -> Course:
+def course_of(
+    problem: Problem, peers: Ints, counts: Ints, shares: Ints, layers: Ints, ahead: Ints, before: Course
+) -> Course:
     """Return the course of a layout's step; `ahead` is of no meaning where `problem.paced` is not set.
+
+    One function on purpose: what it calls is compiled once more into each that calls it.
 
     Args:
     peers: number of the peer in each slot, shape (slots,).
@@ -46,68 +62,32 @@ def course_of(problem: Problem, peers: Ints, counts: Ints, shares: Ints, layers:
     shares: number of micro-batches of each slot, shape (slots,).
     layers: number of layers of each stage, shape (K,).
     ahead: micro-batches more in flight of each stage's peers, shape (K,).
+    before: any course of these counts and shares, of which what follows from those alone is taken; or `NO_COURSE`.
     """
-    routes, crossed, pairs = route_micro_batches(counts, shares)
-    if problem.paced:
-        return _paced(problem, peers, counts, shares, layers, ahead, routes, crossed, pairs)
-    pace = plain_pace(counts, shares, len(pairs), problem.schedule == ZERO_BUBBLE)
-    orders = order_actions(routes, crossed, counts, shares, problem.schedule, pace)
-    return _within_memory(problem, peers, counts, layers, routes, crossed, pairs, pace, orders)
-
-
-@compiled
-def course_like(
-    problem: Problem, peers: Ints, counts: Ints, shares: Ints, layers: Ints, ahead: Ints, before: Course
-) -> Course:
-    """Return the course of a layout whose counts and shares are those of the course `before`; the rest as
-    `course_of`."""
-    if problem.paced:
-        return _paced(problem, peers, counts, shares, layers, ahead, before.routes, before.crossed, before.pairs)
-    return _within_memory(
-        problem, peers, counts, layers, before.routes, before.crossed, before.pairs, before.pace, before.orders
-    )
-
-
-@compiled
-def _within_memory(
-    problem: Problem,
-    peers: Ints,
-    counts: Ints,
-    layers: Ints,
-    routes: Ints,
-    crossed: Ints,
-    pairs: Ints,
-    pace: Pace,
-    orders: SlotOrders,
-) -> Course:
-    """Return the course whose order is the same whether stages recompute or not."""
-    anew, kept = most_layers(problem, peers, counts, orders)
-    again = layers > kept
-    return Course(routes, crossed, pairs, pace, orders, again, bool((layers <= np.where(again, anew, kept)).all()))
-
-
-@compiled
-def _paced(
-    problem: Problem,
-    peers: Ints,
-    counts: Ints,
-    shares: Ints,
-    layers: Ints,
-    ahead: Ints,
-    routes: Ints,
-    crossed: Ints,
-    pairs: Ints,
-) -> Course:
-    """Return the course whose order goes by what actions take, and so by which stages recompute."""
+    routes, crossed, pairs, pace, orders = before.routes, before.crossed, before.pairs, before.pace, before.orders
+    fresh = len(routes) == 0
+    if fresh:
+        routes, crossed, pairs = route_micro_batches(counts, shares)
     again = np.zeros(len(counts), dtype=np.bool_)
     rounds = 0
     while True:
-        pace = measured_pace(problem, peers, counts, shares, layers, ahead, again, pairs)
-        orders = order_actions(routes, crossed, counts, shares, problem.schedule, pace)
+        if problem.paced:
+            pace = measured_pace(problem, peers, counts, shares, layers, ahead, again, pairs)
+        elif fresh:
+            pace = plain_pace(counts, shares, len(pairs), problem.schedule == ZERO_BUBBLE)
+        if problem.paced or fresh:
+            orders = order_actions(routes, crossed, counts, shares, problem.schedule, pace)
         anew, kept = most_layers(problem, peers, counts, orders)
-        wanted = again | (layers > kept)
+        wanted = again.copy()
+        for stage in range(len(counts)):
+            wanted[stage] = again[stage] or layers[stage] > kept[stage]
+        if not problem.paced:
+            again = wanted  # the order is the same whether stages recompute or not
+        settled, fits = True, True
+        for stage in range(len(counts)):
+            settled = settled and wanted[stage] == again[stage]
+            fits = fits and layers[stage] <= (anew[stage] if again[stage] else kept[stage])
         rounds += 1
-        if rounds == ROUNDS or (wanted == again).all():
-            fits = bool((layers <= np.where(again, anew, kept)).all())
+        if settled or rounds == ROUNDS:
             return Course(routes, crossed, pairs, pace, orders, again, fits)
         again = wanted

@@ -7,18 +7,18 @@ memory of each of its peers recomputes.
 import numpy as np
 import numpy.typing as npt
 
-from dtfm_coordinator.allocator.foundations.compiled import compiled
+from dtfm_coordinator.allocator.foundations.compiled import compiled_inside
 from dtfm_coordinator.allocator.problem.problem_arrays import Problem
 from dtfm_coordinator.allocator.simulator.compiled_schedule import SlotOrders
 from dtfm_protocol.model import memory_model
 
 Ints = npt.NDArray[np.int64]
 
-_layer_kept_bytes = compiled(memory_model.layer_kept_bytes)
-_messages_bytes = compiled(memory_model.messages_bytes)
+_layer_kept_bytes = compiled_inside(memory_model.layer_kept_bytes)
+_messages_bytes = compiled_inside(memory_model.messages_bytes)
 
 
-@compiled
+@compiled_inside
 def most_layers(problem: Problem, peers: Ints, counts: Ints, orders: SlotOrders) -> tuple[Ints, Ints]:
     """Return the number of layers that fit in the memory of each stage's peers, as if all were as large as the largest.
 
@@ -57,7 +57,7 @@ def most_layers(problem: Problem, peers: Ints, counts: Ints, orders: SlotOrders)
     return anew, kept
 
 
-@compiled
+@compiled_inside
 def _no_more(most: int, room: float, each: float) -> int:
     """Return `most`, or as many of `each` bytes as `room` bytes hold if that is less."""
     return max(0, int(room // each)) if room < each * most else most

@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from dtfm_coordinator.allocator.foundations.compiled import compiled
+from dtfm_coordinator.allocator.foundations.compiled import compiled_inside
 from dtfm_coordinator.allocator.problem.problem_arrays import ZERO_BUBBLE, Problem
 from dtfm_coordinator.allocator.simulator.compiled_schedule import (
     BACKWARD,
@@ -20,14 +20,14 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
-_microseconds = compiled(schedule_rules.microseconds)
+_microseconds = compiled_inside(schedule_rules.microseconds)
 
 
-@compiled
+@compiled_inside
 def action_seconds(problem: Problem, peers: Ints, counts: Ints, layers: Ints, again: Bools) -> Floats:
     """Return the seconds of an action by kind and slot, shape (KINDS, slots); stages marked in `again` recompute."""
     took = np.zeros((KINDS, len(peers)), dtype=np.float64)
-    slot, layer, stages = 0, 0, len(counts)
+    slot, layer, stages = 0, int(np.int64(0)), len(counts)
     for stage in range(stages):
         depth = layers[stage] + (problem.head_layers if stage == stages - 1 else 0.0)
         through, weight = backward_layers(problem, layer, layers[stage], stages, stage)
@@ -46,7 +46,7 @@ def action_seconds(problem: Problem, peers: Ints, counts: Ints, layers: Ints, ag
     return took
 
 
-@compiled
+@compiled_inside
 def measured_pace(
     problem: Problem, peers: Ints, counts: Ints, shares: Ints, layers: Ints, ahead: Ints, again: Bools, pairs: Ints
 ) -> Pace:
@@ -80,7 +80,7 @@ def measured_pace(
     return Pace(took, transfer, delay, in_flight, kept)
 
 
-@compiled
+@compiled_inside
 def backward_layers(problem: Problem, first: int, layers: int, stages: int, stage: int) -> tuple[float, float]:
     """Return a stage's backward in layers, without and of the gradients of weights, as `stage_compute` does; it begins
     with the layer `first`."""

@@ -9,7 +9,8 @@ peers within a stage says who talks to whom. In which order micro-batches come a
 import numpy as np
 import numpy.typing as npt
 
-from dtfm_coordinator.allocator.foundations.compiled import compiled
+from dtfm_coordinator.allocator.foundations.compiled import compiled, compiled_inside
+from dtfm_coordinator.allocator.simulator.heap import pop, push
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -57,7 +58,9 @@ def route_micro_batches(counts: Ints, shares: Ints) -> tuple[Ints, Ints, Ints]:
     routes = np.empty((micro_batches, stages), dtype=np.int64)
     crossed = np.empty((micro_batches, max(0, stages - 1)), dtype=np.int64)
     pairs = np.empty((2 * counts.sum(), 2), dtype=np.int64)
-    routes[:, 0] = _interleaved(shares[: counts[0]])
+    spread = _interleaved(shares[: counts[0]])
+    for micro_batch in range(micro_batches):
+        routes[micro_batch, 0] = spread[micro_batch]
     before, found = 0, 0
     for stage in range(1, stages):
         after = before + counts[stage - 1]
@@ -101,17 +104,17 @@ def route_micro_batches(counts: Ints, shares: Ints) -> tuple[Ints, Ints, Ints]:
     return routes, crossed, pairs[:found].copy()
 
 
-@compiled
+@compiled_inside
 def _interleaved(shares: Ints) -> Ints:
     """Return each index as often as its share says, spread as evenly as possible."""
     total = shares.sum()
-    turns = np.empty(total, dtype=np.float64)
-    indices = np.empty(total, dtype=np.int64)
-    place = 0
+    turns, numbers, size = np.empty(total, dtype=np.float64), np.empty(total, dtype=np.int64), int(np.int64(0))
+    indices, spread = np.empty(total, dtype=np.int64), np.empty(total, dtype=np.int64)
     for index in range(len(shares)):
         for turn in range(shares[index]):
-            turns[place] = (turn + 0.5) / shares[index]
-            indices[place] = index
-            place += 1
-    spread: Ints = indices[np.argsort(turns, kind="mergesort")]
+            indices[size] = index
+            size = push(turns, numbers, size, (turn + 0.5) / shares[index], size)
+    for place in range(total):
+        _, number, size = pop(turns, numbers, size)
+        spread[place] = indices[number]
     return spread

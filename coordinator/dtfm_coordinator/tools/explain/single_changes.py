@@ -17,7 +17,7 @@ from dtfm_coordinator.allocator.problem.problem_arrays import Problem
 from dtfm_coordinator.allocator.search.layout import Layout, layers_for
 from dtfm_coordinator.allocator.simulator.compiled_schedule import kinds_of
 from dtfm_coordinator.allocator.simulator.fast_simulator import play
-from dtfm_coordinator.allocator.simulator.slot_course import course_of
+from dtfm_coordinator.allocator.simulator.slot_course import NO_COURSE, course_of
 from dtfm_coordinator.allocator.simulator.slot_routes import assign_shares
 from dtfm_coordinator.allocator.workload import Workload, pose, predict
 from dtfm_coordinator.tools.formatting import named
@@ -149,12 +149,12 @@ def _priced(posed: Problem, now: Layout, change: _Change) -> _Change:
     for values in dict.fromkeys((tuple(by_speed), tuple(in_place))):
         shares, layers = np.array(values, dtype=np.int64), np.array(change.layers, dtype=np.int64)
         ahead = np.array(change.ahead or (0,) * len(counts), dtype=np.int64)
-        course = course_of(posed, peers, counts, shares, layers, ahead)
+        course = course_of(posed, peers, counts, shares, layers, ahead, NO_COURSE)
         if not course.fits:
             layers = layers_for(posed, peers, counts, shares, ahead, course)
             if change.kind == "layer" or not layers.size:
                 continue
-            course = course_of(posed, peers, counts, shares, layers, ahead)
+            course = course_of(posed, peers, counts, shares, layers, ahead, course)
         seconds = float(play(posed, peers, counts, layers, course)[3])
         if seconds < best.seconds:
             best = change._replace(seconds=seconds, layout=Layout.from_arrays(peers, counts, shares, layers, ahead))
