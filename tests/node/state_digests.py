@@ -4,9 +4,11 @@ It prints a JSON object for each number of threads: the SHA-256 of each case's r
 integers.
 """
 
+import functools
 import hashlib
 import itertools
 import json
+import math
 import sys
 import typing
 
@@ -32,12 +34,17 @@ TRAINING = Training(steps=1000, global_batch=1, micro_batch=1, sequence_length=1
 
 def extremes(seed: int, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
     """fp32 values: half of them about 1e-3, the others of any sign and size from zero over the subnormal to 1e34."""
+    return _drawn(seed, math.prod(shape)).reshape(shape).copy()
+
+
+@functools.cache
+def _drawn(seed: int, size: int) -> npt.NDArray[np.float32]:
     draw = np.random.default_rng(seed)
-    bits = draw.integers(0, 0x7800_0000, shape, dtype=np.uint32) | draw.integers(0, 2, shape, dtype=np.uint32) << 31
-    bits[draw.integers(0, 8, shape) == 0] &= 0x807F_FFFF  # no exponent: subnormal
-    bits[draw.integers(0, 16, shape) == 0] &= 0x8000_0000
-    usual = draw.integers(-(1 << 23), 1 << 23, shape).astype(np.float32) * np.float32(2.0**-33)
-    return np.where(draw.integers(0, 2, shape, dtype=np.uint32) == 1, usual, bits.view(np.float32))
+    bits = draw.integers(0, 0x7800_0000, size, dtype=np.uint32) | draw.integers(0, 2, size, dtype=np.uint32) << 31
+    bits[draw.integers(0, 8, size) == 0] &= 0x807F_FFFF  # no exponent: subnormal
+    bits[draw.integers(0, 16, size) == 0] &= 0x8000_0000
+    usual = draw.integers(-(1 << 23), 1 << 23, size).astype(np.float32) * np.float32(2.0**-33)
+    return np.where(draw.integers(0, 2, size, dtype=np.uint32) == 1, usual, bits.view(np.float32))
 
 
 def coded(codec: CodecName, values: int) -> npt.NDArray[np.uint8]:

@@ -17,6 +17,7 @@ pytestmark = [pytest.mark.process, pytest.mark.slow]
 def digests(device: str = "cpu", capability: str | None = None) -> dict[int, dict[str, str]]:
     """What a process of its own finds whose torch takes the processor for one of `capability`, by number of threads."""
     surroundings = {name: value for name, value in os.environ.items() if name != "ATEN_CPU_CAPABILITY"}
+    surroundings["OMP_WAIT_POLICY"] = "PASSIVE"  # two threads on a busy machine would spin for each other
     if capability is not None:
         surroundings["ATEN_CPU_CAPABILITY"] = capability
     command = [sys.executable, "-m", "tests.node.state_digests", device, *map(str, THREADS)]
