@@ -6,6 +6,8 @@
 - `layout_evolution`: the evolutionary search over whole layouts: depth, peers of each stage, who stands where, shares,
   layers, idle peers
 - `layout_variation`: new stages out of known ones: mutation and crossover of the evolutionary search over layouts
+- `neighbours`: all that a single change makes of a layout, and how long their steps are
 - `promising_shapes`: which numbers of stages and replicas are worth a search, most promising first
+- `settling`: the end of a search: its best layout is changed singly, as long as any change makes it better
 - `starts`: placements from which the search by the simulated step starts, and placements that are made without a search
 """

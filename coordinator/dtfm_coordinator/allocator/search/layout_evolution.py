@@ -2,7 +2,8 @@
 
 A population keeps the best layout of each row of peer counts. A new one comes from one parent, annealed from where it
 is; from two, stage by stage; or from splitting or merging stages. Each is annealed (`annealing`) and kept if it is the
-best of its counts. Every number is the fast form's (`fast_simulator`), plus what moving there costs (`moving_cost`).
+best of its counts. In the end the best is changed as long as any single change (`settling`) makes it better. Every
+number is the fast form's (`fast_simulator`), plus what moving there costs (`moving_cost`).
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -17,6 +18,7 @@ from dtfm_coordinator.allocator.problem.problem_arrays import Problem
 from dtfm_coordinator.allocator.search.annealing import anneal
 from dtfm_coordinator.allocator.search.layout import Layout
 from dtfm_coordinator.allocator.search.layout_variation import crossed, regrouped
+from dtfm_coordinator.allocator.search.settling import improvements, is_to_settle
 from dtfm_coordinator.allocator.search.starts import Stages, near_by_message, starts
 from dtfm_coordinator.allocator.simulator.compiled_schedule import kinds_of
 
@@ -54,6 +56,8 @@ class Evolution:
         """(seconds, objective) of each layout that was the best so far."""
         self._starts: list[Layout] = []
         """Layouts of the first placements that were priced."""
+        self._settled: Layout | None = None
+        """Layout of which all single changes were looked at."""
         self.fitted = False
         """Whether any layout was within every peer's memory."""
 
@@ -86,12 +90,26 @@ class Evolution:
         self._survey(shapes)
         annealed: set[int] = set()
         while self.best_of and not self._budget.spent():
+            best = self._best()[1]
+            if best != self._settled and is_to_settle(best, len(self._problem.forward), self._budget):
+                self._settle()
+                continue
             fresh = [layout for layout in self._parents() if len(layout.counts) not in annealed]
             if fresh:
                 annealed.add(len(fresh[0].counts))
                 self._descend(fresh[0], WARM)
             else:
                 self._descend(self._child(), WARM * float(self._rng.choice((0.2, 1.0, 2.0))))
+
+    def _best(self) -> tuple[float, Layout]:
+        return min(self.best_of.values(), key=lambda kept: kept[0])
+
+    def _settle(self) -> None:
+        """Change the best layout as long as any single change makes it better, and the budget lasts."""
+        begun, free = self._best(), self._any_counts
+        for objective, layout in improvements(self._problem, begun, self._objective, self._budget, any_counts=free):
+            self._keep(objective, layout)
+        self._settled = self._best()[1]
 
     def _survey(self, shapes: Sequence[Shape]) -> None:
         """Look at the shapes' first placements: foretell all, then price the best of the best depths."""

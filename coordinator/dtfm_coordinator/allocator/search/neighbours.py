@@ -1,0 +1,181 @@
+"""Neighbours of a layout: all that a single change makes of it, and how long their steps are."""
+
+import math
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from dtfm_coordinator.allocator.problem.problem_arrays import Problem
+from dtfm_coordinator.allocator.search.layout import Layout, layers_for
+from dtfm_coordinator.allocator.simulator.fast_simulator import play
+from dtfm_coordinator.allocator.simulator.slot_course import NO_COURSE, course_of
+from dtfm_coordinator.allocator.simulator.slot_routes import assign_shares
+
+Kind = Literal["exchange", "idle", "without", "moved", "layer", "in flight"]
+"""Kind of a change: two peers exchanged; an idle one used; one left out; one moved to another stage; a layer moved;
+more or fewer micro-batches in flight."""
+Stages = tuple[tuple[int, ...], ...]
+ALIKE = 1e-6
+"""Share of a step below which a change changes nothing: two peers exchanged that are alike."""
+
+
+class Change(NamedTuple):
+    """A single change, and what it makes of a layout."""
+
+    kind: Kind
+    words: str
+    """What is changed, with `{number}` where a peer is to be named."""
+    stages: Stages
+    layers: tuple[int, ...]
+    ahead: tuple[int, ...] = ()
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Number of peers of each stage."""
+        return tuple(map(len, self.stages))
+
+
+@dataclass(frozen=True)
+class Priced:
+    """A neighbour, and the seconds of its step by the fast form of the simulated step."""
+
+    layout: Layout
+    seconds: float
+
+
+class Neighbours:
+    """All single changes of a layout, by numbers below `count`.
+
+    Args:
+        now: the layout.
+        peers: number of all peers, idle ones included.
+        paced: whether numbers in flight are part of it.
+    """
+
+    def __init__(self, now: Layout, peers: int, *, paced: bool) -> None:
+        self._now = now
+        ends = tuple(accumulate(now.counts))
+        self._stages: Stages = tuple(now.peers[first:end] for first, end in zip((0, *ends[:-1]), ends, strict=True))
+        standing = set(now.peers)
+        self._idle = tuple(peer for peer in range(peers) if peer not in standing)
+        self._stage_of = {peer: stage for stage, members in enumerate(self._stages) for peer in members}
+        self._order = (*now.peers, *self._idle)
+        self._places = [(stage, place) for stage, count in enumerate(now.counts) for place in range(count + 1)]
+        slots = len(now.peers)
+        self.few: tuple[Change, ...] = (*self._layers(), *(self._in_flight() if paced and len(now.counts) > 1 else ()))
+        """Changes of layers and of numbers in flight: those of the lowest numbers."""
+        self._exchanges = slots * (slots - 1) // 2 + slots * len(self._idle)
+        self._moves = len(self._order) * (len(self._places) + 1)
+
+    @property
+    def count(self) -> int:
+        """Number of changes, or of numbers that turn out to be none."""
+        return len(self.few) + self._exchanges + self._moves
+
+    def change(self, number: int) -> Change | None:
+        """Return the change of that number; None where it changes nothing, or leaves a stage without a peer."""
+        if number < len(self.few):
+            return self.few[number]
+        number -= len(self.few)
+        return self._exchange(number) if number < self._exchanges else self._move(number - self._exchanges)
+
+    def _layers(self) -> list[Change]:
+        found = []
+        for stage in range(len(self._stages) - 1):
+            for giver, taker in ((stage, stage + 1), (stage + 1, stage)):
+                if self._now.layers[giver] > 1:
+                    layers = list(self._now.layers)
+                    layers[giver] -= 1
+                    layers[taker] += 1
+                    words = f"a layer from stage {giver + 1} to stage {taker + 1}"
+                    found.append(Change("layer", words, self._stages, tuple(layers), self._now.ahead))
+        return found
+
+    def _in_flight(self) -> list[Change]:
+        now, found = self._now.ahead or (0,) * len(self._stages), []
+        for stage, kept in enumerate(now):
+            for more in sorted({kept + 1, max(0, kept - 1), 2 * kept, kept // 2} - {kept}):
+                words = f"{abs(more - kept)} {'more' if more > kept else 'fewer'} in flight at stage {stage + 1}"
+                ahead = (*now[:stage], more, *now[stage + 1 :])
+                found.append(Change("in flight", words, self._stages, self._now.layers, ahead))
+        return found
+
+    def _exchange(self, number: int) -> Change:
+        """Return the exchange of that number: of two working peers, or of a working and an idle one."""
+        slots = len(self._now.peers)
+        here, there = divmod(number, len(self._idle)) if self._idle else (slots, 0)
+        if here < slots:
+            working, idle = self._order[here], self._idle[there]
+            words = f"{self._said(idle)} in place of {self._said(working)}"
+            return Change("idle", words, self._replaced({working: idle}), self._now.layers, self._now.ahead)
+        pair = number - slots * len(self._idle)
+        later = (1 + math.isqrt(1 + 8 * pair)) // 2
+        one, other = self._order[pair - later * (later - 1) // 2], self._order[later]
+        words = f"{self._said(one)} and {self._said(other)} exchanged"
+        return Change("exchange", words, self._replaced({one: other, other: one}), self._now.layers, self._now.ahead)
+
+    def _move(self, number: int) -> Change | None:
+        position, target = divmod(number, len(self._places) + 1)
+        peer = self._order[position]
+        stage = self._stage_of.get(peer)
+        to, place = self._places[target] if target < len(self._places) else (None, 0)
+        if to == stage or (stage is not None and len(self._stages[stage]) == 1):
+            return None
+        stages = [list(members) for members in self._stages]
+        if stage is not None:
+            stages[stage].remove(peer)
+        if to is None:
+            return self._moved("without", f"without {self._said(peer)}", stages)
+        stages[to].insert(place, peer)
+        if stage is None:
+            return self._moved("idle", f"{self._said(peer)} in stage {to + 1}, too", stages)
+        return self._moved("moved", f"{self._said(peer)} in stage {to + 1} instead", stages)
+
+    def _moved(self, kind: Kind, words: str, stages: list[list[int]]) -> Change:
+        return Change(kind, words, tuple(map(tuple, stages)), self._now.layers, self._now.ahead)
+
+    def _replaced(self, by: dict[int, int]) -> Stages:
+        return tuple(tuple(by.get(peer, peer) for peer in members) for members in self._stages)
+
+    def _said(self, peer: int) -> str:
+        stage = self._stage_of.get(peer)
+        return f"idle {{{peer}}}" if stage is None else f"{{{peer}}} (stage {stage + 1})"
+
+
+def priced(problem: Problem, now: Layout, change: Change) -> Priced | None:
+    """Return what `change` makes of the layout `now`; None where it does not fit in memory.
+
+    After peers have changed, their stages' shares of micro-batches stay with the places or follow the speeds, whatever
+    is better; layers are shared out anew where they no longer fit.
+    """
+    peers = np.array([peer for members in change.stages for peer in members], dtype=np.int64)
+    counts = np.array(change.counts, dtype=np.int64)
+    by_speed, in_place = list[int](), list[int]()
+    begin = 0
+    for members, count in zip(change.stages, now.counts, strict=True):
+        old, stood = now.shares[begin : begin + count], now.peers[begin : begin + count]
+        begin += count
+        if members == stood:
+            by_speed += old
+            in_place += old
+            continue
+        rows = list(members)
+        fresh = assign_shares(1.0 / (problem.forward[rows] + problem.backward[rows]), problem.micro_batches).tolist()
+        by_speed += fresh
+        in_place += old if len(old) == len(members) else fresh
+    best: Priced | None = None
+    for values in dict.fromkeys((tuple(by_speed), tuple(in_place))):
+        shares, layers = np.array(values, dtype=np.int64), np.array(change.layers, dtype=np.int64)
+        ahead = np.array(change.ahead or (0,) * len(counts), dtype=np.int64)
+        course = course_of(problem, peers, counts, shares, layers, ahead, NO_COURSE)
+        if not course.fits:
+            layers = layers_for(problem, peers, counts, shares, ahead, course)
+            if change.kind == "layer" or not layers.size:
+                continue
+            course = course_of(problem, peers, counts, shares, layers, ahead, course)
+        seconds = float(play(problem, peers, counts, layers, course)[3])
+        if math.isfinite(seconds) and (best is None or seconds < best.seconds):
+            best = Priced(Layout.from_arrays(peers, counts, shares, layers, ahead), seconds)
+    return best
