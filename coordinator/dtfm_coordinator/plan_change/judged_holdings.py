@@ -16,6 +16,7 @@ IsSigned = Callable[[SignedCommit, str], bool]
 
 
 NOT_ALONG = "a state that does not lie along the chain of plans"
+AHEAD = "a step to which no other peer of its plan than the arbiter has come"
 
 
 class Copy(NamedTuple):
@@ -41,8 +42,9 @@ class Refusal(NamedTuple):
 
     @property
     def is_usual(self) -> bool:
-        """Whether honest peers hold such things, too: what they had before the run went back, or they were away."""
-        return self.why == NOT_ALONG
+        """Whether honest peers hold such things, too: what they had before the run went back, or they were away; or a
+        step of which those who made it with them are gone."""
+        return self.why in (NOT_ALONG, AHEAD)
 
     def __str__(self) -> str:
         return f"{short(self.peer)}, {self.what}: {self.why}"
@@ -104,7 +106,7 @@ def _objection(peer: str, holding: Holding, chain: Chain, is_signed: IsSigned, r
     elif chain.is_open(mark):
         return "no commit that says it was final"
     if maker is not None and chain.is_open(mark) and mark.step > reached:
-        return f"a step to which no other peer than {short(maker.arbiter)}, the arbiter, has come"
+        return AHEAD
     return ""
 
 

@@ -15,7 +15,7 @@ from dtfm_coordinator.links.link_table import LinkTable
 from dtfm_coordinator.membership.change_signal import ChangeSignal
 from dtfm_coordinator.membership.members import Members
 from dtfm_coordinator.plan_change.commit_signatures import is_signed, proven_step
-from dtfm_coordinator.plan_change.judged_holdings import Copy, judge
+from dtfm_coordinator.plan_change.judged_holdings import AHEAD, Copy, judge
 from dtfm_coordinator.plan_change.refused_claims import RefusedClaims
 from dtfm_coordinator.plan_change.resume_point import safe_mark
 from dtfm_coordinator.records.accusation_file import KeptAccusations
@@ -102,23 +102,25 @@ class SwarmState(ChangeSignal):
         """Whether all peers of the plan in force train under it."""
         return all(map(self.trains, self.serving if plan is self.plan else plan.peers))
 
-    def judged(self, standings: Mapping[str, PeerState], chain: Chain) -> tuple[Copy, ...]:
+    def judged(self, standings: Mapping[str, PeerState], chain: Chain, *, under_way: bool = False) -> tuple[Copy, ...]:
         """Return what of peers' holdings counts; what does not is noted.
 
         Args:
             standings: state of each peer, by peer id.
             chain: that of the newest plan that the next one follows.
+            under_way: whether the peers train on, and report one after the other: then the arbiter may be ahead.
         """
         proofs = (member.report.voted for member in self.members.heard() if member.report)
         voted = max(self._votes.votes.newest_step(chain), proven_step(self._swarm, chain, proofs))
         found = judge(standings, chain, self._is_signed, voted)
-        self.refused.note(found.refused)
+        self.refused.note(one for one in found.refused if one.why != AHEAD or not under_way)
         return found.copies
 
     def is_safer(self) -> bool:
         """Whether the newest state that one peer's loss cannot take away is newer than when this was last asked."""
         chain = self._chain_in_force()
-        safe = safe_mark(self.judged(self.undisputed(self.standings, chain), chain), [self.kept], self._layers)
+        copies = self.judged(self.undisputed(self.standings, chain), chain, under_way=True)
+        safe = safe_mark(copies, [self.kept], self._layers)
         newer, self.safe = safe.order > self.safe.order, max(self.safe, safe, key=lambda mark: mark.order)
         return newer
 
