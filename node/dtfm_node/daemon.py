@@ -324,6 +324,7 @@ class Daemon:
                     tasks.create_task(publisher.measure(self._inbox.rounds, self._reporter)),
                     tasks.create_task(self._reporter.run(control)),
                     tasks.create_task(plane.watch()),
+                    tasks.create_task(worker.prepare()),
                     tasks.create_task(contribution.run(partial(asyncio.sleep, self._timeouts.contribution_pause))),
                     tasks.create_task(watch_for_wake(own_addresses, partial(_anew, control, publisher))),
                 ]

@@ -10,13 +10,14 @@ import pytest
 from dtfm_coordinator.allocator.job_demand import requirements
 from dtfm_coordinator.allocator.problem.model_demand import memory_needed
 from dtfm_node.engine.job_survey import JobSurvey, check_counts, confined_survey, local_survey
-from dtfm_node.runner.plan_check import why_refused
+from dtfm_node.runner.plan_check import prepare, why_refused
 from dtfm_protocol.bounds import MOST_UINT32
 from dtfm_protocol.checkpoint.transfers import SHARD_LIMIT
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.job_file import Checkpointing, Evaluation, Model, Planning, Training, Wire
 from dtfm_protocol.job.job_limits import MOST_SEQUENCES
 from dtfm_protocol.job.resolved_job import Corpus, ResolvedJob, Shard
+from dtfm_protocol.model import model_sizes
 from dtfm_protocol.model.model_config import resolve_config
 from dtfm_protocol.model.stage_demand import stage_demand
 from dtfm_protocol.plan.mark import Mark
@@ -154,6 +155,16 @@ def test_a_plan_that_asks_for_more_than_is_offered_is_refused_with_both_figures(
     assert refusal.startswith("plan 7 asks for ")
     assert "--memory" in refusal
     assert why_refused(job(), plan, "spare", 0.0) is None
+
+
+def test_what_every_check_needs_is_worked_out_once_and_ahead_of_any_plan() -> None:
+    """Else the peers of a first plan lay the model out while all wait for it."""
+    one = job({"vocab_size": 131})
+    prepare(one)
+    made = model_sizes._activation_bytes.cache_info().misses, model_sizes._model_sizes.cache_info().misses
+    assert why_refused(one, Plan(version=7, stages=((0, 3), (3, 4)), routes=ROUTES), "x", GIB) is None
+    assert made == (model_sizes._activation_bytes.cache_info().misses, model_sizes._model_sizes.cache_info().misses)
+    prepare(job({"model_type": "none"}))  # it is the check that says so
 
 
 def test_the_end_of_a_vocabulary_of_a_billion_is_refused_and_the_middle_is_not() -> None:

@@ -1,16 +1,25 @@
 """Check of a plan against what this node has offered, before memory is taken for it. Pure but for the model's sizes."""
 
+import contextlib
+
 from dtfm_protocol.data.batches import check_corpus
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.job_timeline import JobTimeline
 from dtfm_protocol.job.resolved_job import ResolvedJob
 from dtfm_protocol.model.model_sizes import model_sizes
-from dtfm_protocol.model.stage_demand import stage_demand
+from dtfm_protocol.model.stage_demand import smallest_stage_bytes, stage_demand
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.process.quantities import bytes_in_words
 
 TOLERANCE = 1.1
 """How many times the offer a plan may ask for: another version of torch may count activations a little differently."""
+
+
+def prepare(job: ResolvedJob) -> None:
+    """Work out ahead what the check of any plan of `job` needs: the first time that takes some tenths of a second, for
+    which all peers of the plan would wait."""
+    with contextlib.suppress(UserError):  # then each plan is refused, and that says why
+        smallest_stage_bytes(job.config, job.training)
 
 
 def why_refused(job: ResolvedJob, plan: Plan, me: str, offered: float) -> str | None:

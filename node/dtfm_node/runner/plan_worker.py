@@ -18,7 +18,7 @@ from dtfm_node.engine.step_evidence import StepEvidence
 from dtfm_node.engine.trainer import Trainer
 from dtfm_node.engine.training_stage import Diverged, TrainingStage
 from dtfm_node.links.pacing import UplinkPacer
-from dtfm_node.runner.plan_check import why_refused
+from dtfm_node.runner.plan_check import prepare, why_refused
 from dtfm_node.runner.token_source import TokenSource
 from dtfm_node.state.checkpointer import Checkpointer
 from dtfm_node.state.fetch import Fetched
@@ -86,6 +86,10 @@ class PlanWorker:
 
         await self._evidence.listen()
         await self._plane.serve(TRAINING, training)
+
+    async def prepare(self) -> None:
+        """Work out what takes a while and is the same for every plan, before one comes."""
+        await self._machine.compute(prepare, self._job)
 
     async def _exchange_of(self, version: int) -> Exchange:
         """Return the exchange of a plan under which a stream has come, and which this node may be about to begin."""
