@@ -2,8 +2,9 @@
 
     python -m benchmarks.joining [--nodes 2 4 10] [--runs 3] [--out benchmarks/results/joining.md]
 
-A coordinator serves the demo's job on this machine and wants so many nodes. All but one have joined and wait; then the
-last one is started as people start it, from nothing. Seconds are from that command on, medians of the runs.
+A coordinator serves the demo's job on this machine and wants so many nodes. All but one have joined, have measured
+their links, and wait; then the last one is started as people start it, from nothing. Seconds are from that command on,
+medians of the runs.
 """
 
 import argparse
@@ -38,19 +39,18 @@ async def run(nodes: int) -> list[float]:
         await swarm.serve(JOB, "--min-nodes", nodes)
         for _ in range(nodes - 1):
             await swarm.join()
-        waiting = swarm.nodes[:]
-        await swarm.until(lambda: all(_state(node) == "idle" for node in waiting), "the others are ready", DEADLINE)
+        waited = "waiting", f"waiting for 1 more nodes ({nodes - 1} of {nodes} are ready)"
+        await swarm.until(lambda: _said(swarm) == waited, "the others are ready", DEADLINE)
         begun = time.time()
         last = await swarm.join("--log-format", "json")
         await swarm.until(lambda: swarm.step >= 1, "the first step is done", DEADLINE)
         return [at - begun for at in (*_marks(last), float(swarm.rows()[0]["at"]))]
 
 
-def _state(node: Daemon) -> str:
-    try:
-        return str(json.loads((node.folder / "status.json").read_text())["state"])
-    except FileNotFoundError:
-        return ""
+def _said(swarm: Swarm) -> tuple[str, str]:
+    """Return what the coordinator says that it does."""
+    status = swarm.status()
+    return str(status["phase"]), str(status.get("text"))
 
 
 def _marks(node: Daemon) -> Iterator[float]:
