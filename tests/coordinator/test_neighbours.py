@@ -8,7 +8,7 @@ import pytest
 from dtfm_coordinator.allocator.allocate import allocate
 from dtfm_coordinator.allocator.problem.problem_arrays import Problem
 from dtfm_coordinator.allocator.search.layout import Layout
-from dtfm_coordinator.allocator.search.neighbours import ALIKE, Change, Neighbours, priced
+from dtfm_coordinator.allocator.search.neighbours import ALIKE, LayoutChange, Neighbours, priced
 from dtfm_coordinator.allocator.workload import pose
 from dtfm_lab.networks.catalogue import network
 from dtfm_protocol.job.job_file import Planning
@@ -18,7 +18,7 @@ SIX = swarm("abcdef", gbps=0.05, links={"ab": 10.0, "cd": 10.0, "ef": 1.0}, slow
 NOW = Layout(peers=(0, 1, 2, 3), counts=(2, 2), shares=(2, 2, 2, 2), layers=(1, 3))
 
 
-def changes(layout: Layout, peers: int, *, paced: bool = False) -> list[Change]:
+def changes(layout: Layout, peers: int, *, paced: bool = False) -> list[LayoutChange]:
     neighbours = Neighbours(layout, peers, paced=paced)
     return [one for number in range(neighbours.count) if (one := neighbours.change(number)) is not None]
 

@@ -21,7 +21,7 @@ ALIKE = 1e-6
 """Share of a step below which a change changes nothing: two peers exchanged that are alike."""
 
 
-class Change(NamedTuple):
+class LayoutChange(NamedTuple):
     """A single change, and what it makes of a layout."""
 
     kind: Kind
@@ -64,7 +64,10 @@ class Neighbours:
         self._order = (*now.peers, *self._idle)
         self._places = [(stage, place) for stage, count in enumerate(now.counts) for place in range(count + 1)]
         slots = len(now.peers)
-        self.few: tuple[Change, ...] = (*self._layers(), *(self._in_flight() if paced and len(now.counts) > 1 else ()))
+        self.few: tuple[LayoutChange, ...] = (
+            *self._layers(),
+            *(self._in_flight() if paced and len(now.counts) > 1 else ()),
+        )
         """Changes of layers and of numbers in flight: those of the lowest numbers."""
         self._exchanges = slots * (slots - 1) // 2 + slots * len(self._idle)
         self._moves = len(self._order) * (len(self._places) + 1)
@@ -74,14 +77,14 @@ class Neighbours:
         """Number of changes, or of numbers that turn out to be none."""
         return len(self.few) + self._exchanges + self._moves
 
-    def change(self, number: int) -> Change | None:
+    def change(self, number: int) -> LayoutChange | None:
         """Return the change of that number; None where it changes nothing, or leaves a stage without a peer."""
         if number < len(self.few):
             return self.few[number]
         number -= len(self.few)
         return self._exchange(number) if number < self._exchanges else self._move(number - self._exchanges)
 
-    def _layers(self) -> list[Change]:
+    def _layers(self) -> list[LayoutChange]:
         found = []
         for stage in range(len(self._stages) - 1):
             for giver, taker in ((stage, stage + 1), (stage + 1, stage)):
@@ -90,33 +93,35 @@ class Neighbours:
                     layers[giver] -= 1
                     layers[taker] += 1
                     words = f"a layer from stage {giver + 1} to stage {taker + 1}"
-                    found.append(Change("layer", words, self._stages, tuple(layers), self._now.ahead))
+                    found.append(LayoutChange("layer", words, self._stages, tuple(layers), self._now.ahead))
         return found
 
-    def _in_flight(self) -> list[Change]:
+    def _in_flight(self) -> list[LayoutChange]:
         now, found = self._now.ahead or (0,) * len(self._stages), []
         for stage, kept in enumerate(now):
             for more in sorted({kept + 1, max(0, kept - 1), 2 * kept, kept // 2} - {kept}):
                 words = f"{abs(more - kept)} {'more' if more > kept else 'fewer'} in flight at stage {stage + 1}"
                 ahead = (*now[:stage], more, *now[stage + 1 :])
-                found.append(Change("in flight", words, self._stages, self._now.layers, ahead))
+                found.append(LayoutChange("in flight", words, self._stages, self._now.layers, ahead))
         return found
 
-    def _exchange(self, number: int) -> Change:
+    def _exchange(self, number: int) -> LayoutChange:
         """Return the exchange of that number: of two working peers, or of a working and an idle one."""
         slots = len(self._now.peers)
         here, there = divmod(number, len(self._idle)) if self._idle else (slots, 0)
         if here < slots:
             working, idle = self._order[here], self._idle[there]
             words = f"{self._said(idle)} in place of {self._said(working)}"
-            return Change("idle", words, self._replaced({working: idle}), self._now.layers, self._now.ahead)
+            return LayoutChange("idle", words, self._replaced({working: idle}), self._now.layers, self._now.ahead)
         pair = number - slots * len(self._idle)
         later = (1 + math.isqrt(1 + 8 * pair)) // 2
         one, other = self._order[pair - later * (later - 1) // 2], self._order[later]
         words = f"{self._said(one)} and {self._said(other)} exchanged"
-        return Change("exchange", words, self._replaced({one: other, other: one}), self._now.layers, self._now.ahead)
+        return LayoutChange(
+            "exchange", words, self._replaced({one: other, other: one}), self._now.layers, self._now.ahead
+        )
 
-    def _move(self, number: int) -> Change | None:
+    def _move(self, number: int) -> LayoutChange | None:
         position, target = divmod(number, len(self._places) + 1)
         peer = self._order[position]
         stage = self._stage_of.get(peer)
@@ -133,8 +138,8 @@ class Neighbours:
             return self._moved("idle", f"{self._said(peer)} in stage {to + 1}, too", stages)
         return self._moved("moved", f"{self._said(peer)} in stage {to + 1} instead", stages)
 
-    def _moved(self, kind: Kind, words: str, stages: list[list[int]]) -> Change:
-        return Change(kind, words, tuple(map(tuple, stages)), self._now.layers, self._now.ahead)
+    def _moved(self, kind: Kind, words: str, stages: list[list[int]]) -> LayoutChange:
+        return LayoutChange(kind, words, tuple(map(tuple, stages)), self._now.layers, self._now.ahead)
 
     def _replaced(self, by: dict[int, int]) -> Stages:
         return tuple(tuple(by.get(peer, peer) for peer in members) for members in self._stages)
@@ -144,7 +149,7 @@ class Neighbours:
         return f"idle {{{peer}}}" if stage is None else f"{{{peer}}} (stage {stage + 1})"
 
 
-def priced(problem: Problem, now: Layout, change: Change) -> Priced | None:
+def priced(problem: Problem, now: Layout, change: LayoutChange) -> Priced | None:
     """Return what `change` makes of the layout `now`; None where it does not fit in memory.
 
     After peers have changed, their stages' shares of micro-batches stay with the places or follow the speeds, whatever

@@ -14,7 +14,7 @@ from dtfm_coordinator.allocator.foundations.shapes import has_shape
 from dtfm_coordinator.allocator.paced_plan import paced
 from dtfm_coordinator.allocator.problem.problem_arrays import Problem
 from dtfm_coordinator.allocator.search.layout import Layout
-from dtfm_coordinator.allocator.search.neighbours import ALIKE, Change, Kind, Neighbours, priced
+from dtfm_coordinator.allocator.search.neighbours import ALIKE, Kind, LayoutChange, Neighbours, priced
 from dtfm_coordinator.allocator.simulator.compiled_schedule import kinds_of
 from dtfm_coordinator.allocator.workload import Workload, pose, predict
 from dtfm_coordinator.tools.formatting import named
@@ -51,7 +51,7 @@ class TriedChanges:
 
 
 class _Found(NamedTuple):
-    change: Change
+    change: LayoutChange
     layout: Layout
     seconds: float
 
@@ -93,7 +93,7 @@ def single_changes(plan: Plan, view: View, work: Workload, total: float) -> Trie
     return TriedChanges(tuple(told), looked_at, neighbours.count <= most)
 
 
-def _drawn(neighbours: Neighbours, most: int) -> Iterator[Change]:
+def _drawn(neighbours: Neighbours, most: int) -> Iterator[LayoutChange]:
     """Yield all changes, or about `most` of them: each of layers and numbers in flight, and others as drawn, always the
     same."""
     few, count = len(neighbours.few), neighbours.count
