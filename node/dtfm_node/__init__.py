@@ -11,4 +11,5 @@
 - `state/`: states of the model that this node holds: on disk, for others, and brought back
 - `daemon`: one member of a swarm: joins by invite, says what it can do, serves the tasklets it is given, says goodbye
 - `main`: `dtfm-node`: the volunteer's command line
+- `node_options`: options of a node: what the person at the machine decides
 """

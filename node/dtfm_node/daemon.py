@@ -1,12 +1,10 @@
 """One member of a swarm: joins by invite, says what it can do, serves the tasklets it is given, says goodbye."""
 
 import asyncio
-import math
 import secrets
 import shutil
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -27,13 +25,13 @@ from dtfm_node.engine.device_profile import availability, measure_profile
 from dtfm_node.engine.job_survey import JobSurvey, Surveyor, local_survey
 from dtfm_node.engine.runtime import Runtime
 from dtfm_node.engine.tracer import NO_TRACE, TraceFile, Tracer
-from dtfm_node.limits.availability import Rules
 from dtfm_node.limits.availability_watch import AvailabilityWatch
 from dtfm_node.limits.draining import Draining
 from dtfm_node.limits.machine_readings import SystemReadings
 from dtfm_node.links import probe
 from dtfm_node.links.pacing import UplinkPacer
 from dtfm_node.links.publisher import Publisher
+from dtfm_node.node_options import NodeOptions
 from dtfm_node.runner.plan_loop import PlanLoop
 from dtfm_node.runner.plan_worker import PlanWorker
 from dtfm_node.runner.promise_store import PromiseStore
@@ -79,45 +77,6 @@ CLOCK_OFFSET_SECONDS = 2.0
 """By so much clocks may differ before it matters: hivemind refuses 3 s."""
 
 SENT_AWAY = "The owner has sent this machine away; `dtfm-node join` comes back."
-
-
-@dataclass(frozen=True)
-class NodeOptions:
-    """What the person at the machine decides."""
-
-    device: str = "auto"
-    announce: str | None = None
-    listen: str | None = None
-    port: int = 0
-    """To listen on; 0 is the port of `announce`, which a router is told to forward, or else any."""
-    threads: int | None = None
-    memory_gb: float | None = None
-    """Most memory to offer, of the device that computes."""
-    disk_gb: float | None = None
-    """Most disk to keep tokens, snapshots and copies on; None: half of what is free."""
-    upload: float = math.inf
-    """Most bytes a second to send."""
-    download: float = math.inf
-    """Most bytes a second to receive."""
-    rules: Rules = field(default_factory=Rules)
-    """When the node may work."""
-    timeout: float | None = None
-    """Seconds to wait for the coordinator before giving up; None: `PATIENCE_SECONDS`, or as soon as a newcomer can tell
-    that nobody will answer."""
-    trace: Path | None = None
-    """Folder for a timeline of what this node does."""
-    compiled: bool = False
-    """Whether decoder layers are compiled."""
-    pace: float | None = None
-    """FLOP/s of a slower device to behave as."""
-    share: float = 1.0
-    """Part of the time for which the device that computes may be busy."""
-    name: str = ""
-    """What this machine's person calls it, as others are shown it; "": nothing."""
-    lan: bool = False
-    """Whether addresses inside this machine's own network are dialled when others announce them."""
-    is_newcomer: bool = False
-    """Whether this node has never been in the swarm before this start."""
 
 
 class Daemon:

@@ -180,8 +180,9 @@ def join(
             log.info("loading what training needs, which takes some seconds")
             with without_collector():  # a fifth of these seconds: what it would look through stays
                 from dtfm_node.control.display import Display
-                from dtfm_node.daemon import Daemon, NodeOptions
+                from dtfm_node.daemon import Daemon
                 from dtfm_node.engine.process_limits import hold_memory, memory_of, share_of, surveyor
+                from dtfm_node.node_options import NodeOptions
 
             survey = surveyor(stack)
             offered = memory_of(device, memory, gpu_memory)

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from dtfm_node.control.display import Display
-from dtfm_node.daemon import Daemon, NodeOptions
+from dtfm_node.daemon import Daemon
 from dtfm_node.engine.job_survey import JobSurvey, Surveyor
 from dtfm_node.limits.availability import Rules
 from dtfm_node.limits.availability_watch import AvailabilityWatch
 from dtfm_node.limits.machine_readings import MachineReading
 from dtfm_node.limits.pause_order import PauseOrder, write_order
+from dtfm_node.node_options import NodeOptions
 from dtfm_protocol.control.messages import REPORT, Report, Topic
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.resolved_job import ResolvedJob
