@@ -6,6 +6,7 @@
 - `balloting`: sending of votes and commits, and the waiting for them, around what an `Arbiter` decides
 - `bf16_weights`: a model whose weights are kept in bf16: computed with in fp32, with gradients in fp32
 - `buckets`: runs of gradient that are reduced together, by whom, and who owns which part of the sum
+- `compiled_adamw`: AdamW's update on a processor, compiled: one pass over memory in place of one for each operation
 - `device`: which device computes, and how much memory it has
 - `device_profile`: what a node says of its machine: how fast it is at the job's own layer, how much memory it offers,
   and what fits

@@ -1,7 +1,8 @@
 """AdamW (Loshchilov and Hutter, arXiv 1711.05101), with the bits that are the same on every device."""
 
+import functools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import ClassVar
 
 import numpy as np
@@ -30,6 +31,11 @@ class AdamWScalars:
     kept_weight: torch.Tensor
     """Factor of the weights that decay: what that leaves of them."""
 
+    @functools.cached_property
+    def numbers(self) -> tuple[np.float32, ...]:
+        """All of them, in order, for `compiled_adamw`."""
+        return tuple(np.float32(getattr(self, field.name).item()) for field in fields(self))
+
 
 class AdamW(ElementwiseUpdate):
     """AdamW, with the biases of both moments moved into two scalars, as section 2 of Adam's paper (arXiv 1412.6980) has
@@ -57,6 +63,9 @@ class AdamW(ElementwiseUpdate):
     def advance(tensors: Tensors, room: torch.Tensor, scalars: AdamWScalars, *, decays: bool) -> None:
         """Update some values, as `ElementwiseUpdate.advance`."""
         weight, gradient, mean, square = tensors
+        if weight.device.type == "cpu":
+            _advance_on_cpu(tensors, scalars, decays=decays)
+            return
         torch.mul(gradient, scalars.to_mean, out=room)
         mean.mul_(scalars.kept_mean)
         mean.add_(room)
@@ -64,7 +73,7 @@ class AdamW(ElementwiseUpdate):
         room.mul_(room)
         square.mul_(scalars.kept_square)
         square.add_(room)
-        _square_root(square, room)
+        torch.sqrt(square, out=room)
         room.add_(scalars.epsilon)
         torch.div(mean, room, out=room)
         room.mul_(scalars.rate)
@@ -73,13 +82,11 @@ class AdamW(ElementwiseUpdate):
         weight.sub_(room)
 
 
-def _square_root(values: torch.Tensor, out: torch.Tensor) -> None:
-    """Put the correctly rounded square roots of `values` in `out`."""
-    if values.device.type == "cpu":
-        # Not torch's: with MKL it is an ulp off for one value in six.
-        np.sqrt(values.numpy(), out=out.numpy())
-    else:
-        torch.sqrt(values, out=out)
+def _advance_on_cpu(tensors: Tensors, scalars: AdamWScalars, *, decays: bool) -> None:
+    # Loaded when the first update wants it: numba takes half a second, and a GPU's node needs none of it.
+    from dtfm_node.engine.compiled_adamw import advance
+
+    advance(*(values.numpy() for values in tensors), *scalars.numbers, decays)
 
 
 def _power(base: float, exponent: int) -> float:

@@ -20,8 +20,8 @@ def sum_of_squares(values: torch.Tensor) -> float:
     used = min(_LANES, 1 << max(0, len(flat) - 1).bit_length())  # the others would add zeros
     lanes = torch.zeros(used, dtype=torch.float64, device=flat.device)
     for run in flat.split(_LANES):
-        squares = run.double()
-        lanes[: len(run)] += squares.mul_(squares)
+        wide = run.double()
+        lanes[: len(run)].addcmul_(wide, wide)  # fused or not: the product is exact
     while len(lanes) > 1:
         lower, upper = lanes.split(len(lanes) // 2)
         lanes = lower.add_(upper)

@@ -113,6 +113,8 @@ def _product(
 ) -> torch.Tensor:
     bias = None if bias is None else bias.to(x.dtype)
     with torch.autocast(x.device.type, enabled=False):
+        if weight.dtype == x.dtype:
+            return functional.linear(x, weight.t() if transposed else weight, bias)
         found = [
             functional.linear(x, part, None if bias is None else bias[first:end])
             for first, end, part in _parts(weight, scale, x.dtype, transposed)
@@ -123,11 +125,11 @@ def _product(
 def _parts(
     weight: torch.Tensor, scale: torch.Tensor | None, dtype: torch.dtype, transposed: bool
 ) -> Iterator[tuple[int, int, torch.Tensor]]:
-    """Yield the matrix in `dtype`, as the rows `[first, end)` of [out, in]: whole, where it is kept in that. Integers
-    become fp32, times the scale of their row, and that `dtype`, one after the other (`base_forms`)."""
+    """Yield a matrix that is kept in another type in `dtype`, as the rows `[first, end)` of [out, in]. Integers become
+    fp32, times the scale of their row, and that `dtype`, one after the other (`base_forms`)."""
     rows = weight.t() if transposed else weight
     scales = scale if scale is None or not transposed else scale.t()
-    each = len(rows) if weight.dtype == dtype else max(1, _WIDENED_VALUES // rows.shape[1])
+    each = max(1, _WIDENED_VALUES // rows.shape[1])
     for first in range(0, len(rows), each):
         end = min(first + each, len(rows))
         part = rows[first:end]
@@ -162,7 +164,9 @@ class _Product(torch.autograd.Function):
             (x,) = ctx.saved_tensors
             ctx.matrices.put((ctx.weight, ctx.bias, x, gradient, ctx.transposed))
         towards_input = None
-        if ctx.needs_input_grad[0]:
+        if ctx.needs_input_grad[0] and ctx.low.dtype == gradient.dtype:
+            towards_input = gradient @ (ctx.low.t() if ctx.transposed else ctx.low)
+        elif ctx.needs_input_grad[0]:
             for first, end, part in _parts(ctx.low, ctx.scale, gradient.dtype, ctx.transposed):
                 product = gradient[..., first:end] @ part
                 towards_input = product if towards_input is None else towards_input.add_(product)
