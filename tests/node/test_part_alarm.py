@@ -63,9 +63,9 @@ def test_a_norm_far_beyond_the_receivers_own_is_an_alarm_at_once() -> None:
 
 def test_few_steps_say_less_of_what_is_usual() -> None:
     alarm, bucket = alarm_of("a", "b")
-    assert not faults(alarm.judge(bucket, ME, 1, seen(0.9 * BEYOND * WINDOW)))
+    assert not faults(alarm.judge(bucket, ME, 1, seen(0.9 * BEYOND * math.sqrt(WINDOW))))
     alarm, bucket = alarm_of("a", "b")
-    assert faults(alarm.judge(bucket, ME, 1, seen(1.1 * BEYOND * WINDOW)))
+    assert faults(alarm.judge(bucket, ME, 1, seen(1.1 * BEYOND * math.sqrt(WINDOW))))
 
 
 def test_who_has_seen_odd_gradients_itself_expects_odder_ones() -> None:

@@ -169,3 +169,47 @@ async def test_a_node_that_never_hands_in_is_left_out_and_the_run_ends(swarm: Sw
     assert not any(swarm.peer_of(silent) in route for route in swarm.layout()["routes"])
     assert 20 in swarm.checkpoints()
     same_curve(swarm.rows(), await alone(job))
+
+
+@pytest.mark.parametrize(
+    ("lie", "told"),
+    [
+        ("gradients", "a part whose norm is"),
+        ("sums", "different contents as REDUCED"),
+    ],
+)
+async def test_a_replica_that_lies_about_gradients_is_named_and_no_step_is_taken_from_it(
+    swarm: Swarm, lie: str, told: str
+) -> None:
+    """A thousand times its gradients, or sums that are not the same for all: the others go on without it."""
+    job = swarm.job(steps=40, checkpoint=20)
+    all_have_a_part(job)
+    coordinator = await swarm.serve(job, "--min-nodes", "3", "--exit-when-done")
+    nodes = [await swarm.join(name=f"node-{n}") for n in range(2)]
+    liar = await swarm.join(name="liar", program=("lying-node",), environment={"LIE": lie})
+    assert await coordinator.exit_code() == 0
+    assert [await node.exit_code() for node in nodes] == [0, 0]
+    name = short(swarm.peer_of(liar))
+    found = [line for line in coordinator.said().splitlines() if told in line]
+    assert found
+    assert all(name in line for line in found)
+    assert "1 stage x 2 peers" in coordinator.said()
+    same_curve(swarm.rows(), await alone(job))
+
+
+async def test_an_arbiter_that_is_left_alone_goes_on_from_its_own_newest_state(swarm: Swarm) -> None:
+    """It holds the whole model, and shows the signed votes of the steps that nobody else can tell of any more."""
+    swarm.slow_down()
+    job = swarm.job(steps=30, checkpoint=30)
+    with job.open("a", encoding="utf-8") as file:
+        file.write("[plan]\nstages = 1\nreplicas = 2\n")
+    coordinator = await swarm.serve(job, "--min-nodes", "2", "--exit-when-done")
+    for number in range(2):
+        await swarm.join(name=f"node-{number}")
+    await swarm.until(lambda: swarm.step >= 10, "some steps are done")
+    arbiter, other = swarm.serving(0)
+    other.signal(signal.SIGKILL)
+    assert await coordinator.exit_code() == 0
+    assert await arbiter.exit_code() == 0
+    assert [(event.source, event.repeated <= 1) for event in swarm.events()[1:]] == [("replicas", True)]
+    same_curve(swarm.rows(), await alone(job))

@@ -118,7 +118,7 @@ class NormHistory:
 
     @property
     def _margin(self) -> float:
-        return BEYOND * WINDOW / len(self._norms)
+        return BEYOND * math.sqrt(WINDOW / len(self._norms))
 
 
 class Agreement:
