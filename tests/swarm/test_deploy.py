@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 import yaml
 
 from dtfm_coordinator.serve.mosquitto_files import ACL, AUTHORITIES, FOLDER
+from tests.harness.daemon import Daemon
 from tests.harness.entrances import free_port
 from tests.harness.requirements import PATH, needs
 from tests.harness.swarm import Swarm
@@ -161,13 +163,12 @@ class Broker:
     url: str
     folder: Path
     port: int
+    process: Daemon | None = None
 
     async def start(self) -> None:
         """Start it, once the coordinator has said whom it is to let in."""
-        written = self.swarm.coordinator.folder / FOLDER
-        await self.swarm.until((written / ACL).exists, "the coordinator has said whom to let in")
-        for name in (ACL, AUTHORITIES):
-            shutil.copy(written / name, self.folder / "members" / name)
+        await self.swarm.until((self._written / ACL).exists, "the coordinator has said whom to let in")
+        self._take()
         text = (DEPLOY / "mosquitto" / "mosquitto.conf").read_text(encoding="utf-8")
         assert text.count("\nlistener 8883\n") == 1
         text = text.replace("\nlistener 8883\n", f"\nlistener {self.port} 127.0.0.1\n")
@@ -175,7 +176,29 @@ class Broker:
         config.write_text(text.replace("/etc/mosquitto/dtfm", str(self.folder)), encoding="utf-8")
         program = shutil.which("mosquitto", path=PATH)
         assert program is not None
-        process = await self.swarm.start(program, "-c", config)
+        self.process = await self.swarm.start(program, "-c", config)
+        await self._listens()
+
+    async def start_anew(self) -> None:
+        """Take what the coordinator has written by now, and start once more."""
+        self._take()
+        assert self.process is not None
+        self.process.signal(signal.SIGTERM)
+        await self.process.exit_code()
+        await self.process.start()
+        await self._listens()
+
+    @property
+    def _written(self) -> Path:
+        return self.swarm.coordinator.folder / FOLDER
+
+    def _take(self) -> None:
+        for name in (ACL, AUTHORITIES):
+            shutil.copy(self._written / name, self.folder / "members" / name)
+
+    async def _listens(self) -> None:
+        process = self.process
+        assert process is not None
         await self.swarm.until(lambda: not process.alive or _answers(self.port), "Mosquitto listens")
         assert process.alive, process.said()
 
@@ -216,6 +239,38 @@ async def test_a_swarm_trains_over_mosquitto_with_certificates(swarm: Swarm, bro
     assert [row["step"] for row in rows] == [1, 2, 3, 4]
     assert rows[-1]["loss"] < rows[0]["loss"]
     assert swarm.checkpoints()[-1] == 4
+
+
+@pytest.mark.process
+@mosquitto
+async def test_a_key_is_replaced_over_mosquitto_which_is_given_the_new_one(swarm: Swarm, broker: Broker) -> None:
+    """Training goes on meanwhile: the coordinator stops, as the broker lets nobody in whom it was not told of."""
+    swarm.slow_down()
+    plan = swarm.plan([[0, 2], [2, 4]], ["ab"] * 8)
+    serving = asyncio.create_task(
+        swarm.serve(
+            swarm.job(steps=4000, checkpoint=2000), "--broker", broker.url, "--broker-ca", broker.folder / "ca.crt",
+            "--plan", plan, "--min-nodes", "2",
+        )
+    )  # fmt: skip
+    await broker.start()
+    coordinator = await serving
+    for _ in range(2):
+        await swarm.join()
+    await swarm.until(lambda: swarm.step >= 5, "they train")
+    author, rotate = swarm.layout()["author"], ("dtfm-coordinator", "rotate", "--state-dir", coordinator.folder)
+    code, said = await swarm.run(*rotate)
+    assert (code, "stop the coordinator first" in said) == (2, True), said
+    coordinator.signal(signal.SIGINT)
+    await coordinator.exit_code()
+    code, said = await swarm.run(*rotate)
+    assert code == 0, said
+    await broker.start_anew()
+    await coordinator.start()
+    await swarm.until(lambda: swarm.layout()["author"] != author, "a plan of the new key is in force")
+    begun = swarm.events()[-1]
+    assert begun.repeated == 0
+    await swarm.until(lambda: swarm.step >= begun.step + 10, "they train under it")
 
 
 @pytest.mark.process
