@@ -38,6 +38,11 @@ def row(step: int, seconds: float = 1.0, **more: float) -> StepMetrics:
         ("c", "starting", "Getting ready to compute layers 6-8 of 8."),
         ("d", "idle", "there are enough machines. Yours takes over when one leaves. Until then it keeps a copy"),
         ("e", "idle", "Yours takes over when one leaves."),
+        (
+            "f",
+            "idle",
+            "before this machine came, or the others cannot reach it (`dtfm-node doctor`",
+        ),
     ],
 )
 def test_each_part_of_a_plan_is_said_in_layers(peer: str, state: str, words: str) -> None:

@@ -247,13 +247,10 @@ class LinkTable:
         """`members` without those whom no other one reaches, though it was tried."""
         if len(members) < 3:
             return list(members)  # of two that do not meet, nobody can say whose fault it is
-        peers = [member.peer for member in members]
-        return [
-            member
-            for member in members
-            if any(self._measured(member.peer, other) for other in peers)
-            or not any(self.known(member.peer, other) for other in peers)
-        ]
+        here = frozenset(member.peer for member in members)
+        reached = {peer for pair in self._gbps if here.issuperset(pair) and self._measured(*pair) for peer in pair}
+        tried = {peer for pair in self._tried if here.issuperset(pair) for peer in pair}
+        return [member for member in members if member.peer in reached or member.peer not in tried]
 
     def view(
         self,

@@ -30,12 +30,15 @@ class WorkShare(NamedTuple):
     """Layers of the whole model."""
     keeps_copy: bool = False
     """Whether it keeps a copy of what only one other node has."""
+    is_left_out: bool = False
+    """Whether the plan was made without it: it came later, or nobody reaches it."""
 
     @classmethod
     def of_plan(cls, plan: Plan, peer: str) -> Self:
         """Return the part that `plan` gives to `peer`."""
         stage = plan.stage_of(peer)
-        return cls(None if stage is None else plan.stages[stage], plan.layers, peer in plan.shadows)
+        layers = None if stage is None else plan.stages[stage]
+        return cls(layers, plan.layers, peer in plan.shadows, layers is None and peer not in plan.idle)
 
     @property
     def in_words(self) -> str:
@@ -69,6 +72,11 @@ def doing(
     if state == "idle" and share is not None and not computes:
         if obstacle:
             return f"Nothing to compute for now: {obstacle}."
+        if share.is_left_out:
+            return (
+                "Nothing to compute for now: the work was divided before this machine came, or the others cannot reach "
+                f"it (`dtfm-node doctor{option}` says whether). It is counted in when the work is divided anew."
+            )
         copy = " Until then it keeps a copy of layers that only one machine computes." if share.keeps_copy else ""
         return f"Nothing to compute for now: there are enough machines. Yours takes over when one leaves.{copy}"
     if state == "starting" and computes and share is not None:

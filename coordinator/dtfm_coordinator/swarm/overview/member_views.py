@@ -28,6 +28,8 @@ class Around:
     """Peers that have become slow."""
     doubted: frozenset[str]
     """Peers without which plans are made where they can."""
+    unreached: frozenset[str]
+    """Peers that no other one reaches, though it was tried."""
     phase: str
     version: str = ""
     """This coordinator's version; "": all versions fit."""
@@ -39,13 +41,24 @@ class Around:
         heard: Collection[str] = (),
         slow: Collection[str] = (),
         doubted: Collection[str] = (),
+        unreached: Collection[str] = (),
         phase: str = "training",
         version: str = "",
     ) -> "Around":
         """Return what there is around the members of a swarm with this plan in force."""
         stages = {peer: stage for route in plan.pipelines for stage, peer in enumerate(route)} if plan else {}
         shares = plan.shares() if plan else {}
-        return cls(plan, stages, shares, frozenset(heard), frozenset(slow), frozenset(doubted), phase, version)
+        return cls(
+            plan,
+            stages,
+            shares,
+            frozenset(heard),
+            frozenset(slow),
+            frozenset(doubted),
+            frozenset(unreached),
+            phase,
+            version,
+        )
 
 
 @dataclass(frozen=True)
@@ -136,6 +149,8 @@ def _spare(member: Member, around: Around) -> Doing:
     """Return what a member without work does, and why it has none."""
     if around.phase in {"done", "failed"}:
         return "spare", "nothing: the run is over", "done"
+    if member.peer in around.unreached:
+        return "spare", "is left out of plans: no other machine reaches it (`dtfm-node doctor` there says why)", "warn"
     if around.plan is None:
         return "spare", "waits for the first plan", "wait"
     if member.peer in around.doubted:

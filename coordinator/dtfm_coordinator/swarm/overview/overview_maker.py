@@ -193,7 +193,9 @@ class OverviewMaker:
     def _members(self, phase: str) -> dict[str, MemberView]:
         state, plan = self._state, self._state.plan
         heard = {member.peer for member in state.members.heard()}
-        around = Around.of(plan, heard, state.pace.slow(), state.doubted, phase, product_version())
+        ready = state.members.ready()
+        unreached = {member.peer for member in ready} - {member.peer for member in state.links.reachable(ready)}
+        around = Around.of(plan, heard, state.pace.slow(), state.doubted, unreached, phase, product_version())
         contributions = self._records.contributions(self.history.work)
         whole = sum(one.layer_tokens for one in contributions.values())
         names, banned = self._names(), self._banned()
