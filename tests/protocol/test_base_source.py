@@ -82,7 +82,7 @@ def test_a_parameter_that_lacks_is_named_also_one_that_begins_as_a_constant(tmp_
 
 
 PROGRAM = """
-import json, resource, sys
+import json, os, resource, sys
 from pathlib import Path
 from dtfm_protocol.model.base_source import read_parts
 from dtfm_protocol.checkpoint.base_pieces import PieceFolder
@@ -91,14 +91,20 @@ from dtfm_protocol.model.base_values import piece_tensors
 from dtfm_protocol.process.memory_limit import data_bytes
 
 folder, config, room, held = Path(sys.argv[1]), json.loads(sys.argv[2]), int(sys.argv[3]), []
+how = "let go"
+if copy := os.fork():  # before there are threads
+    let_go = os.waitstatus_to_exitcode(os.waitpid(copy, 0)[1])
+    print(let_go, len(list((folder / "base").iterdir())), flush=True)
+    how = "hold"
 parts, pieces = read_parts(folder, config), PieceFolder(folder / "base")
 pieces.write(piece_tensors(values := next(parts), {name: Form("F32") for name in values}))
 resource.setrlimit(resource.RLIMIT_DATA, (data_bytes() + room,) * 2)
 for values in parts:
     pieces.write(piece_tensors(values, {name: Form("F32") for name in values}))
-    if sys.argv[4] == "hold":
+    if how == "hold":
         held.append(values)
 """
+"""Reads all parts in a copy of the process, then itself; says the copy's exit code and how many pieces it has left."""
 
 
 @pytest.mark.process
@@ -111,15 +117,12 @@ def test_a_model_of_many_layers_takes_the_memory_of_a_few(tmp_path: Path) -> Non
     layer = sum(2 * value.nbytes for name, value in load_layers(tmp_path).items() if ".layers.7." in name)
     assert 11e6 < layer < 14e6
 
-    def read(how: str) -> int:
-        arguments = [sys.executable, "-c", PROGRAM, str(tmp_path), json.dumps(config), str(8 * layer), how]
-        # Threads that load could not be told of memory that is refused.
-        environment = os.environ | {"HF_DEACTIVATE_ASYNC_LOAD": "1"}
-        return subprocess.run(arguments, capture_output=True, env=environment, check=False).returncode
-
-    assert read("let go") == 0
-    assert len(list((tmp_path / "base").iterdir())) == 22
-    assert read("hold") != 0
+    arguments = [sys.executable, "-c", PROGRAM, str(tmp_path), json.dumps(config), str(8 * layer)]
+    # Threads that load could not be told of memory that is refused.
+    environment = os.environ | {"HF_DEACTIVATE_ASYNC_LOAD": "1"}
+    done = subprocess.run(arguments, capture_output=True, env=environment, text=True, check=False)
+    assert done.stdout.split() == ["0", "22"], done.stderr
+    assert done.returncode != 0
 
 
 def load_layers(folder: Path) -> dict[str, torch.Tensor]:

@@ -1,6 +1,7 @@
 """pyproject.toml declares what the code imports, each package in the list of those who need it, and no other."""
 
 import ast
+import functools
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -45,6 +46,7 @@ TOOLS = {
 """Of the extra dev: run, or imported by another package, and not here."""
 
 
+@functools.cache
 def imported(folder: str) -> dict[str, str]:
     """What is imported anywhere in a folder, late imports too, but for this repository and Python's own: the
     distribution, and a file that does it."""

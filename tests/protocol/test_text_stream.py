@@ -121,7 +121,6 @@ def test_of_several_damaged_rows_the_first_is_named_by_any_number_of_workers(tmp
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
@@ -131,9 +130,7 @@ def test_of_several_damaged_rows_the_first_is_named_by_any_number_of_workers(tmp
         ({"path": "void.jsonl", "kind": "jsonl"}, "there is no text in"),
     ],
 )
-def test_a_broken_table_is_named_by_any_number_of_workers(
-    tmp_path: Path, keys: dict[str, str], said: str, workers: int
-) -> None:
+def test_a_broken_table_is_named_by_any_number_of_workers(tmp_path: Path, keys: dict[str, str], said: str) -> None:
     import pyarrow as pa
     from pyarrow.parquet import write_table
 
@@ -145,10 +142,10 @@ def test_a_broken_table_is_named_by_any_number_of_workers(
     path = tmp_path / keys.get("path", "whole.parquet")
     asked = Data(sources=[DataSource.model_validate({"kind": "parquet"} | keys | {"path": str(path)})])
     with pytest.raises(UserError, match=said) as caught:
-        tokenize(asked, tmp_path / "tokens", workers=workers, **SIZES)
+        tokenize(asked, tmp_path / "tokens", workers=1, **SIZES)
     first = str(caught.value)
     with pytest.raises(UserError) as caught:
-        tokenize(asked, tmp_path / "tokens", workers=3 - workers, **SIZES)
+        tokenize(asked, tmp_path / "tokens", workers=2, **SIZES)
     assert str(caught.value) == first
 
 
