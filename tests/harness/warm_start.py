@@ -1,6 +1,7 @@
 """Warm start of console scripts: a fork of a process that has imported everything, instead of five seconds of imports.
 
-`python -m tests.harness.warm_start SOCKET` is that process, one for all workers of a test run. It takes a request a
+`python -m tests.harness.warm_start SOCKET` is that process, one for all workers of a test run. What the models of the
+harness's jobs take, which each program would work out for itself, it has found out, too. It takes a request a
 connection, forks, answers with the child's process id and, when that has ended, with its exit code. It ends with the
 test run, and its children with it.
 """
@@ -21,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import tomllib
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -29,6 +31,7 @@ from typing import Any, NoReturn
 import psutil
 
 from dtfm_protocol.process.child_processes import end_with_parent
+from tests.harness.jobs import SMALL, TINY
 from tests.harness.run_folder import owner_of, run_folder
 
 SCRIPTS = {
@@ -156,6 +159,21 @@ def _serve(path: Path) -> dict[str, Any]:
     os._exit(0)
 
 
+def _find_out() -> None:
+    """Find out what the models of the harness's jobs take: pure functions keep that, and all forks have it."""
+    from dtfm_protocol.data.tokenizer import vocabulary_size
+    from dtfm_protocol.job.job_file import Job
+    from dtfm_protocol.model.model_config import resolve_config
+    from dtfm_protocol.model.single_layer import layer_bytes
+    from dtfm_protocol.model.stage_demand import smallest_stage_bytes
+
+    for size in (TINY, SMALL):
+        job = Job.model_validate(tomllib.loads(size.job()))
+        config = resolve_config(job.model, vocabulary_size(job.data), size.sequence)
+        smallest_stage_bytes(config, job.training)
+        layer_bytes(config, job.training)
+
+
 def _become(request: dict[str, Any]) -> None:
     """Make this process what a new one would be, that was started with these arguments and this environment."""
     os.setsid()
@@ -196,6 +214,7 @@ if __name__ == "__main__":
     gc.disable()  # it would look through all that is imported again and again
     for _module in (*SCRIPTS.values(), *_IMPORTED):
         importlib.import_module(_module)
+    _find_out()
     gc.enable()
     gc.freeze()  # what is never collected is not written to, and stays shared
     _request = _serve(Path(sys.argv[1]))
