@@ -4,6 +4,7 @@
 of 128 values, an intermediate size of 2.75 times the hidden one, and a vocabulary of 32,000 that the head does not
 share; one sequence of 1,024 tokens a micro-batch, products in bf16, activations computed anew. The hidden size goes up
 in steps of 128. Nine tenths of a device's memory are for training, as on the home machines of `dtfm-coordinator check`.
+What is offloaded lies in the machine's memory, beside a GPU's, and is not looked at.
 One device has the whole model; of eight alike, each has a stage, under 1F1B with enough micro-batches to fill it.
 """
 
@@ -29,6 +30,7 @@ STEP, MOST = 128, 80
 LORA: dict[str, Any] = {"r": 16, "lora_alpha": 32.0, "target_modules": ["q_proj", "k_proj", "v_proj", "o_proj"]}
 WAYS: dict[str, dict[str, Any]] = {
     "full, adamw": {},
+    "full, adamw, offloaded": {"offload": "optimizer"},
     "full, sgd": {"optimizer": "sgd"},
     "full, adamw-8bit": {"optimizer": "adamw-8bit"},
     "full, adamw-8bit, weights in bf16": {"optimizer": "adamw-8bit", "weights": "bf16"},
@@ -60,7 +62,9 @@ def needed(hidden: int, way: str, stages: int) -> float:
         return float("inf")
     ends = {0, 1, stages - 1} & set(range(stages))
     return max(
-        layers_demand(config, training, (borders[place], borders[place + 1]), stages - place, recompute=True).total
+        layers_demand(
+            config, training, (borders[place], borders[place + 1]), stages - place, recompute=True, apart=True
+        ).total
         for place in ends
     )
 
@@ -100,7 +104,8 @@ def main() -> None:
         said = (
             "Counted: llamas of hidden / 128 layers, heads of 128, intermediate 2.75 hidden, 32,000 tokens, untied; "
             f"1 x 1,024 tokens in bf16, recomputed; {FREE_PART:.0%} of a device's memory. Adapters have rank "
-            f"{LORA['r']}, beside {', '.join(LORA['target_modules'])}.\n"
+            f"{LORA['r']}, beside {', '.join(LORA['target_modules'])}. Offloaded: of a GPU, whose machine holds "
+            "what the optimizer keeps.\n"
         )
         keep(options.out, "The largest model", "python -m benchmarks.largest_model", [said, *parts])
 

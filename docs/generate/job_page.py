@@ -57,6 +57,7 @@ UNITS = {
     "training.clip_norm": "",
     "training.precision": "",
     "training.weights": "",
+    "training.offload": "",
     "training.seed": "",
     "evaluation.every": "steps",
     "evaluation.sequences": "sequences",

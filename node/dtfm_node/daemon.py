@@ -269,6 +269,7 @@ class Daemon:
                     say_standing,
                     profile.memory_bytes,
                     signer,
+                    profile.host_bytes,
                 )
                 await worker.listen()
                 plan_loop = PlanLoop(self._inbox, worker, promise_store, holdings, checkpointer, self._reporter)

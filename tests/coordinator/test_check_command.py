@@ -111,6 +111,17 @@ def test_states_in_less_than_fp32_take_less_memory(home: Path, capsys: pytest.Ca
     assert "trained in fp32, weights kept in bf16" in " ".join(capsys.readouterr().out.split())
 
 
+def test_states_that_gpus_leave_in_the_machines_memory_are_told(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    away = ("learning_rate = 1e-3", 'learning_rate = 1e-3\noffload = "optimizer"')
+    demand = workload(Job.load(written(home))).demand
+    found, before = said(home, capsys, "", away), said(home, capsys)
+    assert found["model"]["by_depth"][0]["host_bytes"] == 8 * demand.parameters(0, demand.layers)
+    assert before["model"]["by_depth"][0]["host_bytes"] == 0
+    assert found["model"]["by_depth"][0]["memory_bytes"] == before["model"]["by_depth"][0]["memory_bytes"]
+    check(written(home, "", away), HOMES, (2,), as_json=False, evaluations=50)
+    assert "A GPU leaves what the optimizer keeps in the machine's memory" in " ".join(capsys.readouterr().out.split())
+
+
 @pytest.mark.parametrize("schedule", ["1f1b", "zero-bubble", "gpipe"])
 @pytest.mark.parametrize("replicas", [1, 3])
 def test_memory_by_depth_is_that_of_a_plan_of_all_micro_batches(home: Path, schedule: str, replicas: int) -> None:

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from dtfm_coordinator.allocator.problem.model_demand import (
     ModelDemand,
+    apart_of,
+    host_memory_needed,
     layer_seconds,
     memory_needed,
     optimizer_seconds,
@@ -18,6 +20,7 @@ from dtfm_coordinator.allocator.problem.model_demand import (
 from dtfm_coordinator.allocator.problem.problem_arrays import SCHEDULES, Problem
 from dtfm_coordinator.allocator.search.layout import Layout
 from dtfm_coordinator.allocator.workload import pose
+from dtfm_protocol.checkpoint.state_slots import state_table
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.job_file import ScheduleName, Wire
 from dtfm_protocol.plan.plan import Plan
@@ -131,6 +134,36 @@ def test_no_peer_gets_more_than_its_memory_holds(schedule: ScheduleName) -> None
     assert memory_needed(plan, DEMAND)["a"] <= small
     assert layout.fits(problem)
     assert not replace_layers(layout, (10, 1, 1)).fits(problem)
+
+
+AWAY = replace(DEMAND, table=state_table("adamw", "fp32", "optimizer"))
+
+
+@pytest.mark.parametrize(("memory", "host"), [(1.0, 0.5), (0.5, 1.0), (0.6, 0.6), (2.0, 0.25)])
+def test_a_peer_with_two_memories_gets_no_more_layers_than_fit_in_either(memory: float, host: float) -> None:
+    """Beside a peer whose memory is one, and has room for all."""
+    device, beside = AWAY.memory_bytes(0, 12, 8, apart=True), AWAY.host_bytes(0, 12)
+    layer = LayerSeconds(forward=0.25, backward=0.75)
+    view = View(
+        nodes=(
+            NodeView(id="gpu", layer_seconds=layer, memory_bytes=memory * device, host_bytes=host * beside),
+            NodeView(id="cpu", layer_seconds=layer, memory_bytes=2.0 * (device + beside)),
+        ),
+        latency_ms=np.full((2, 2), 10.0),
+        bandwidth_gbps=np.full((2, 2), 0.01),
+    )
+    problem = pose(view, workload(8, AWAY), view.ids)
+    fitting = []
+    for layers in range(1, 12):
+        plan = Plan(stages=((0, layers), (layers, 12)), routes=(("gpu", "cpu"),) * 8)
+        layout = Layout.of_plan(plan, view.ids)
+        assert layout is not None
+        own = memory_needed(plan, AWAY, apart_of(view.nodes))["gpu"] <= memory * device
+        away = host_memory_needed(plan, AWAY, apart_of(view.nodes))["gpu"] <= host * beside
+        assert layout.fits(problem) == (own and away)
+        fitting.append(own and away)
+    assert any(fitting)
+    assert memory > 1 or not all(fitting)
 
 
 SHORT = replace(DEMAND, layer_activation_bytes=9000, head_bytes=4000, logits_gradient_bytes=1000)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from dtfm_coordinator.allocator.job_demand import requirements
-from dtfm_coordinator.allocator.problem.model_demand import memory_needed
-from dtfm_node.engine.job_survey import JobSurvey, check_counts, confined_survey, local_survey
+from dtfm_coordinator.allocator.problem.model_demand import apart_of, host_memory_needed, memory_needed
+from dtfm_node.engine.job_survey import JobSurvey, check_counts, confined_survey, local_survey, survey
 from dtfm_node.runner.plan_check import prepare, why_refused
 from dtfm_protocol.bounds import MOST_UINT32
 from dtfm_protocol.checkpoint.transfers import SHARD_LIMIT
@@ -19,9 +19,10 @@ from dtfm_protocol.job.job_limits import MOST_SEQUENCES
 from dtfm_protocol.job.resolved_job import Corpus, ResolvedJob, Shard
 from dtfm_protocol.model import model_sizes
 from dtfm_protocol.model.model_config import resolve_config
-from dtfm_protocol.model.stage_demand import stage_demand
+from dtfm_protocol.model.stage_demand import peer_demand, stage_demand
 from dtfm_protocol.plan.mark import Mark
 from dtfm_protocol.plan.plan import Plan, Resume
+from dtfm_protocol.view.view import NodeView
 
 GIB = 1 << 30
 LLAMA = {
@@ -155,6 +156,29 @@ def test_a_plan_that_asks_for_more_than_is_offered_is_refused_with_both_figures(
     assert refusal.startswith("plan 7 asks for ")
     assert "--memory" in refusal
     assert why_refused(job(), plan, "spare", 0.0) is None
+
+
+def test_states_that_are_offloaded_count_in_the_machines_memory_and_not_in_the_gpus() -> None:
+    plan, whole = Plan(version=7, stages=((0, 3), (3, 4)), routes=ROUTES), job()
+    away = job(offload="optimizer")
+    for peer in plan.peers:
+        own = peer_demand(away.config, away.training, plan, peer, apart=True)
+        one = peer_demand(away.config, away.training, plan, peer)
+        assert one == peer_demand(whole.config, whole.training, plan, peer)  # a processor's memory is one
+        assert peer_demand(whole.config, whole.training, plan, peer, apart=True) == one
+        assert (own.states, own.host) == (0, one.states)
+        assert own.total + own.host == one.total
+        nodes = [NodeView(id=peer, memory_bytes=1e9, host_bytes=1e9)]
+        demand = requirements(away.config, away.training)
+        assert memory_needed(plan, demand, apart_of(nodes))[peer] == own.total
+        assert host_memory_needed(plan, demand, apart_of(nodes)) == {peer: own.host}
+        assert why_refused(away, plan, peer, own.total, own.host) is None
+        refusal = why_refused(away, plan, peer, own.total, 0.5 * own.host)
+        assert refusal is not None
+        assert "of the machine's memory, beside the GPU's," in refusal
+        assert "the machine's" not in str(why_refused(away, plan, peer, 0.5 * own.total, own.host))
+    found = survey(away)
+    assert found.smallest_apart < found.smallest_stage == survey(whole).smallest_stage == survey(whole).smallest_apart
 
 
 def test_what_every_check_needs_is_worked_out_once_and_ahead_of_any_plan() -> None:

@@ -44,6 +44,16 @@ def test_weights_in_bf16_take_two_bytes_less_and_all_else_is_as_it_was(name: Opt
     assert half.moments == whole.moments
 
 
+@pytest.mark.parametrize("name", TABLES)
+def test_what_is_offloaded_is_the_state_but_the_weights_and_nothing_else_changes(name: OptimizerName) -> None:
+    table, away = TABLES[name], state_table(name, "fp32", "optimizer")
+    assert table.host_bytes == 0
+    assert away.host_bytes == table.state_bytes - 4
+    assert {slot.name for slot in away.slots if slot.place == "host"} == {slot.name for slot in table.moments}
+    assert StateTable(tuple(slot._replace(place="device") for slot in away.slots)) == table
+    assert away.parameter_bytes == table.parameter_bytes
+
+
 def test_a_tensors_type_is_its_slots() -> None:
     assert HALF.of_key("weight/model.layers.0/x").dtype == "BF16"
     assert HALF.of_key("momentum/a").dtype == "F32"

@@ -55,7 +55,7 @@ def requirements(config: dict[str, Any], training: Training) -> ModelDemand:
         logits_gradient_bytes=sizes.logits_gradient_bytes(*shape),
         head_layers=sizes.head_layers,
         precision=training.precision,
-        table=state_table(training.optimizer, training.weights),
+        table=state_table(training.optimizer, training.weights, training.offload),
         layer_flops=2 * per_layer * tokens,
     )
 

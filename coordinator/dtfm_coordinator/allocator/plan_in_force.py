@@ -1,11 +1,12 @@
 """Plan in force, as a new one sees it: who holds what, and what going over to another layout takes."""
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from dtfm_coordinator.allocator.foundations.shapes import has_shape
-from dtfm_coordinator.allocator.problem.model_demand import memory_needed
+from dtfm_coordinator.allocator.problem.model_demand import apart_of, host_memory_needed, memory_needed
 from dtfm_coordinator.allocator.problem.moving_cost import LayersInForce, moving_seconds, standing
 from dtfm_coordinator.allocator.problem.problem_arrays import Problem
 from dtfm_coordinator.allocator.search.layout import Layout
@@ -51,7 +52,7 @@ class InForce:
             over = "the job now keeps the least in flight"
         elif not has_shape(plan, work.planning):
             over = "the job's [plan] fixes other stages or replicas"
-        elif any(posed.memory[index[peer]] < needed for peer, needed in memory_needed(plan, work.demand).items()):
+        elif not _fits(plan, posed, work, index, apart_of(view.nodes)):
             over = "it no longer fits in its peers' memory"
         else:
             cost = predict(view, work, plan).cost
@@ -80,3 +81,12 @@ class InForce:
             return 0.0
         peers, counts, _, layers = layout.arrays()
         return moving_seconds(self.posed, self.standing, peers, counts, layers)
+
+
+def _fits(plan: Plan, posed: Problem, work: Workload, index: Mapping[str, int], apart: Collection[str]) -> bool:
+    """Whether each peer of a plan has the memory that it asks for; `apart`: those whose devices have their own."""
+    offers = (
+        (posed.memory, memory_needed(plan, work.demand, apart)),
+        (posed.host_memory, host_memory_needed(plan, work.demand, apart)),
+    )
+    return all(had[index[peer]] >= needed for had, asked in offers for peer, needed in asked.items())

@@ -106,4 +106,5 @@ def pose(
         name,
         work.planning.wire,
         paced and name != "gpipe",
+        {node.id: node.host_bytes for node in nodes if node.host_bytes is not None},
     )

@@ -13,7 +13,7 @@ from dtfm_coordinator.allocator.foundations.shapes import (
     for_fewer_nodes,
 )
 from dtfm_coordinator.allocator.job_demand import requirements
-from dtfm_coordinator.allocator.problem.model_demand import ModelDemand, memory_needed
+from dtfm_coordinator.allocator.problem.model_demand import ModelDemand, apart_of, memory_needed
 from dtfm_coordinator.allocator.workload import Workload, as_cost, is_soon_predicted, predict
 from dtfm_protocol.data.batches import check_corpus
 from dtfm_protocol.errors import UserError
@@ -197,7 +197,7 @@ class Planner:
         if plan.pacing is None:
             return
         offered = {node.id: node.memory_bytes for node in view.nodes}
-        for peer, needed in memory_needed(plan, self._workload.demand).items():
+        for peer, needed in memory_needed(plan, self._workload.demand, apart_of(view.nodes)).items():
             memory = offered[peer]
             if memory is not None and needed > memory:
                 kept = most_in_flight(actions_of(plan, peer))

@@ -276,6 +276,7 @@ class LinkTable:
                     flops={str(name): value for name, value in profile.flops.items()}.get(precision),
                     layer_seconds=profile.layer_seconds.times((slower or {}).get(member.peer, 1.0)),
                     memory_bytes=profile.memory_bytes,
+                    host_bytes=profile.host_bytes,
                     up_gbps=_least(limits.up_gbps, profile.up_gbps),
                     down_gbps=_least(limits.down_gbps, profile.down_gbps),
                 )

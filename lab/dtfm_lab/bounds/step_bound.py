@@ -31,13 +31,14 @@ def lower_bound(problem: Problem) -> float:
 
 def _fits(problem: Problem, stages: int) -> bool:
     """Whether the smallest stage there can be fits in the largest memory, and all in all memories."""
-    layer = problem.parameter_bytes * problem.layer_parameters + problem.frozen_layer_bytes
+    each = problem.parameter_bytes.min()
+    layer = each * problem.layer_parameters + problem.frozen_layer_bytes
     everything = problem.layers * layer
     smallest = layer if stages > 1 else everything
     beside = problem.embedding_parameters + problem.head_parameters - (problem.tied_parameters if stages == 1 else 0.0)
     frozen = problem.frozen_embedding_bytes + problem.frozen_head_bytes
     frozen -= problem.frozen_tied_bytes if stages == 1 else 0.0
-    ends = problem.parameter_bytes * beside + frozen + problem.logits_bytes
+    ends = each * beside + frozen + problem.logits_bytes
     held = everything + ends
     largest = smallest + (ends if stages == 1 else 0.0)
     return bool(problem.memory.max() >= largest and problem.memory.sum() >= held)

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dtfm_node.engine.device import choose, describe, program_bytes
-from dtfm_node.engine.device_profile import offered_bytes
+from dtfm_node.engine.device_profile import offered_bytes, offered_host_bytes
 from dtfm_node.engine.device_speed import DeviceSpeed, measure
 from dtfm_node.engine.fitting_layers import FittingStage, fitting_stages
 from dtfm_protocol.data.tokenizer import vocabulary_size
@@ -54,8 +54,9 @@ def bench(device_name: str, job_file: Path | None, memory_gb: float | None, thre
         check_frozen(config, training)
     sizes = model_sizes(config)
     itself, offered = program_bytes(device), offered_bytes(device, memory_gb)
+    host = offered_host_bytes(device, memory_gb)
     measured = measure(config, training, device)
-    fits = () if job_file is None else fitting_stages(config, training, offered, measured.layer_seconds)
+    fits = () if job_file is None else fitting_stages(config, training, offered, measured.layer_seconds, host)
     if as_json:
         print(
             json.dumps(
@@ -63,6 +64,7 @@ def bench(device_name: str, job_file: Path | None, memory_gb: float | None, thre
                     "device": describe(device),
                     "flops": measured.flops,
                     "memory_bytes": offered,
+                    "host_bytes": host,
                     "program_bytes": itself,
                     "layer_seconds": measured.layer_seconds.model_dump(),
                     "layer": {
@@ -82,7 +84,7 @@ def bench(device_name: str, job_file: Path | None, memory_gb: float | None, thre
         )
         return
     out = Console()
-    out.print(_device_table(describe(device), measured, offered, itself, _layer_words(config, training)))
+    out.print(_device_table(describe(device), measured, (offered, host), itself, _layer_words(config, training)))
     if job_file is not None:
         out.print(_fitting_table(fits, offered, sizes.layers, training))
 
@@ -101,11 +103,16 @@ def _layer_words(config: dict[str, Any], training: Training) -> str:
     )
 
 
-def _device_table(title: str, measured: DeviceSpeed, offered: float, itself: int, layer: str) -> Table:
+def _device_table(
+    title: str, measured: DeviceSpeed, offers: tuple[float, float | None], itself: int, layer: str
+) -> Table:
     table = Table(title=title, show_header=False)
     for name, flops in measured.flops.items():
         table.add_row(f"matrix product, {name}", f"{flops / 1e9:.1f} GFLOP/s")
+    offered, host = offers
     table.add_row("memory to offer", bytes_in_words(offered))
+    if host is not None:
+        table.add_row("and the machine's", bytes_in_words(host))
     if itself:
         table.add_row("beside it the program takes", bytes_in_words(itself))
     seconds = measured.layer_seconds
@@ -130,7 +137,7 @@ def _fitting_table(fits: tuple[FittingStage, ...], offered: float, layers: int, 
         table.add_row(
             _stage_words(stage),
             str(stage.layers),
-            bytes_in_words(stage.demand.total) + (" *" if stage.recomputes else ""),
+            _memory_words(stage),
             str(stage.in_flight),
             *(
                 f"{seconds:.3g} s"
@@ -145,9 +152,16 @@ def _fitting_table(fits: tuple[FittingStage, ...], offered: float, layers: int, 
     count = training.micro_batches
     batches = "1 micro-batch" if count == 1 else f"{count} micro-batches"
     table.caption = f"Forward and backward are of one micro-batch; a step has {batches}."
+    if any(stage.demand.host for stage in fits):
+        table.caption += " Beside the GPU's memory, the machine's has states."
     if any(stage.recomputes for stage in fits):
         table.caption += " * Activations are computed anew."
     return table
+
+
+def _memory_words(stage: FittingStage) -> str:
+    beside = f" + {bytes_in_words(stage.demand.host)} beside" if stage.demand.host else ""
+    return bytes_in_words(stage.demand.total) + beside + (" *" if stage.recomputes else "")
 
 
 def _stage_words(stage: FittingStage) -> str:

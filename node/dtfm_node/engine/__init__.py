@@ -30,6 +30,7 @@
 - `gradient_norm`: norm of gradients and their clip, which swarm and `solo` share
 - `heartbeat`: pulses to and from the other peers of a plan, which say that a peer lives, and how long it has been at
   its action
+- `host_states`: tensors that lie in the machine's memory beside a GPU, and come to it run by run while it updates them
 - `host_copies`: copies between the device's memory and the bytes that are sent: on CUDA over pinned memory, on streams
   beside compute's
 - `job_survey`: a survey of a job: what its model would take, worked out in a process of bounded memory and time

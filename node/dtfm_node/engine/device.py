@@ -55,6 +55,19 @@ def free_memory(device: torch.device) -> int:
     return int(psutil.virtual_memory().available)
 
 
+def has_own_memory(device: torch.device) -> bool:
+    """Whether the device has memory of its own, apart from the machine's."""
+    return device.type == "cuda"
+
+
+def free_host_memory(device: torch.device) -> int | None:
+    """Return the bytes that are free in the machine's memory beside a device with its own, its share where there are
+    several; None: they are one memory."""
+    if not has_own_memory(device):
+        return None
+    return int(psutil.virtual_memory().available) // max(1, torch.cuda.device_count())
+
+
 def program_bytes(device: torch.device) -> int:
     """Return the bytes of the processor's memory that this process takes now: of Python, torch and other libraries,
     as long as there is no model. Of a GPU's memory this is not known: 0 there; what is free there is without it."""

@@ -3,7 +3,7 @@
 import torch
 
 from dtfm_node.control.plain_words import READY
-from dtfm_node.engine.device import describe, free_memory
+from dtfm_node.engine.device import describe, free_host_memory, free_memory
 from dtfm_node.engine.device_speed import DeviceSpeed, measure, measuring_flop, product_speeds
 from dtfm_node.engine.emulated_speed import paced_layer
 from dtfm_node.engine.job_survey import JobSurvey
@@ -65,6 +65,7 @@ async def measure_profile(
         flops=flops,
         layer_seconds=layer,
         memory_bytes=memory,
+        host_bytes=offered_host_bytes(device, memory_gb),
         addresses=addresses,
         up_gbps=caps.up.gbps if caps is not None else None,
         down_gbps=caps.down.gbps if caps is not None else None,
@@ -80,9 +81,15 @@ def offered_bytes(device: torch.device, memory_gb: float | None) -> float:
     return free if memory_gb is None else max(1.0, min(free, memory_gb * GB))
 
 
+def offered_host_bytes(device: torch.device, memory_gb: float | None) -> float | None:
+    """Return the bytes of the machine's memory that a node offers beside those of a GPU; None: they are one memory."""
+    free = free_host_memory(device)
+    return None if free is None else max(1.0, float(free) if memory_gb is None else min(free, memory_gb * GB))
+
+
 def availability(survey: JobSurvey, profile: Profile) -> str:
     """Whether any stage could fit into the memory that is offered, in one line for the volunteer."""
-    needed = survey.smallest_stage
+    needed = survey.smallest_stage if profile.host_bytes is None else survey.smallest_apart
     if profile.memory_bytes >= needed:
         return READY
     return (

@@ -38,13 +38,14 @@ class FittingStage:
 
 
 def fitting_stages(
-    config: dict[str, Any], training: Training, memory: float, layer: LayerSeconds
+    config: dict[str, Any], training: Training, memory: float, layer: LayerSeconds, host: float | None = None
 ) -> tuple[FittingStage, ...]:
     """Return the largest stages, of those between the ends, of those with the embedding, with the head, and with both,
     that `memory` bytes hold; of which none fits is left out.
 
     Args:
         layer: measured seconds of one of the layers.
+        host: bytes of the machine's memory, where `memory` is a GPU's own; None: they are one.
 
     Raises:
         UserError: the architecture cannot be cut, or has not what `training` names.
@@ -57,7 +58,7 @@ def fitting_stages(
     for has_embedding, has_head in ends:
         for size in range(most[has_embedding, has_head], least.get((has_embedding, has_head), 1) - 1, -1):
             first = 0 if has_embedding else count - size if has_head else (count - size) // 2
-            stage = _fitting(config, training, memory, layer, (first, first + size))
+            stage = _fitting(config, training, (memory, host), layer, (first, first + size))
             if stage is not None:
                 found.append(stage)
                 break
@@ -65,9 +66,13 @@ def fitting_stages(
 
 
 def _fitting(
-    config: dict[str, Any], training: Training, memory: float, layer: LayerSeconds, layers: LayerRange
+    config: dict[str, Any],
+    training: Training,
+    offers: tuple[float, float | None],
+    layer: LayerSeconds,
+    layers: LayerRange,
 ) -> FittingStage | None:
-    (first, end), sizes = layers, model_sizes(config)
+    (first, end), sizes, (memory, host) = layers, model_sizes(config), offers
     stages = -(-sizes.layers // (end - first))
     if stages == 1 and end - first < sizes.layers:
         stages = 2
@@ -75,8 +80,8 @@ def _fitting(
     place = 0 if first == 0 else stages - 1 if end == sizes.layers else 1
     in_flight = min(training.micro_batches, stages - place)
     for recomputes in (False, True):
-        demand = layers_demand(config, training, layers, in_flight, recompute=recomputes)
-        if demand.total <= memory:
+        demand = layers_demand(config, training, layers, in_flight, recompute=recomputes, apart=host is not None)
+        if demand.total <= memory and demand.host <= (host or 0.0):
             break
     else:
         return None

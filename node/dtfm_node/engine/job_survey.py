@@ -34,6 +34,8 @@ class JobSurvey:
     """To train the least demanding stage."""
     measuring: int
     """To measure a decoder layer."""
+    smallest_apart: int = 0
+    """What training the least demanding stage takes of a GPU's own memory."""
 
 
 class _Answer(Schema):
@@ -43,6 +45,7 @@ class _Answer(Schema):
     """Reason why the job cannot run here; "": there is none."""
     smallest_stage: Count = 0
     measuring: Count = 0
+    smallest_apart: Count = 0
 
 
 Surveyor = Callable[[ResolvedJob], Awaitable[JobSurvey]]
@@ -70,7 +73,9 @@ def survey(job: ResolvedJob) -> JobSurvey:
         UserError: the architecture cannot be built or cut.
     """
     check_frozen(job.config, job.training)
-    return JobSurvey(smallest_stage_bytes(job.config, job.training), layer_bytes(job.config, job.training))
+    config, training = job.config, job.training
+    smallest = (smallest_stage_bytes(config, training, apart=apart) for apart in (False, True))
+    return JobSurvey(next(smallest), layer_bytes(config, training), next(smallest))
 
 
 def answer(data: bytes) -> bytes:
@@ -111,7 +116,7 @@ async def confined_survey(process: ConfinedProcess, job: ResolvedJob) -> JobSurv
         raise UserError(f"the job's model cannot be laid out here: {error}; nothing of it was built") from None
     if found.fault:
         raise UserError(found.fault)
-    return JobSurvey(found.smallest_stage, found.measuring)
+    return JobSurvey(found.smallest_stage, found.measuring, found.smallest_apart)
 
 
 async def local_survey(job: ResolvedJob) -> JobSurvey:

@@ -20,6 +20,23 @@ class KeptForm(Protocol):
         """Keep what an update has made of the values that `widened` gave; a copy is of no use after that."""
 
 
+class FromPlace(NamedTuple):
+    """A run of a parameter's tensor."""
+
+    form: KeptForm
+    """The run, as if it were all of the tensor."""
+    place: int
+    """The parameter's value with which it begins."""
+
+    def widened(self, first: int, end: int, room: torch.Tensor) -> torch.Tensor:
+        """Return the values by their places in the parameter, as `KeptForm.widened`."""
+        return self.form.widened(first - self.place, end - self.place, room)
+
+    def keep(self, first: int, end: int, values: torch.Tensor) -> None:
+        """Keep them, as `KeptForm.keep`."""
+        self.form.keep(first - self.place, end - self.place, values)
+
+
 class AsFp32(NamedTuple):
     """A tensor that is kept in fp32 [elements]: updated where it lies."""
 

@@ -16,5 +16,5 @@ OPTIMIZERS: dict[OptimizerName, type[ElementwiseUpdate]] = {"adamw": AdamW, "ada
 
 def optimizer_of(training: Training, parameters: Mapping[str, torch.nn.Parameter]) -> ElementwiseUpdate:
     """Return the job's optimizer, before its first step."""
-    table = state_table(training.optimizer, training.weights)
+    table = state_table(training.optimizer, training.weights, training.offload)
     return OPTIMIZERS[training.optimizer](parameters, UpdateSettings.of(training), table)

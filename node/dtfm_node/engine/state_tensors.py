@@ -29,4 +29,4 @@ def load_tensor(
         with torch.no_grad():
             parameter.copy_(value)
     else:
-        optimizer.moments[key] = value.to(parameter.device, copy=True)
+        optimizer.put(key, value)

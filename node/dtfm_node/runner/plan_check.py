@@ -7,7 +7,7 @@ from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.job_timeline import JobTimeline
 from dtfm_protocol.job.resolved_job import ResolvedJob
 from dtfm_protocol.model.model_sizes import model_sizes
-from dtfm_protocol.model.stage_demand import smallest_stage_bytes, stage_demand
+from dtfm_protocol.model.stage_demand import peer_demand, smallest_stage_bytes
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.process.quantities import bytes_in_words
 
@@ -22,11 +22,12 @@ def prepare(job: ResolvedJob) -> None:
         smallest_stage_bytes(job.config, job.training)
 
 
-def why_refused(job: ResolvedJob, plan: Plan, me: str, offered: float) -> str | None:
+def why_refused(job: ResolvedJob, plan: Plan, me: str, offered: float, host: float | None = None) -> str | None:
     """Return why this node does not work under `plan`, in one line; None where it does.
 
     Args:
         offered: bytes of memory that this node offers.
+        host: bytes of the machine's memory, where those are a GPU's own; None: they are one.
     """
     if plan.stage_of(me) is None:
         return None
@@ -39,12 +40,15 @@ def why_refused(job: ResolvedJob, plan: Plan, me: str, offered: float) -> str | 
                 f"{sizes.layers} and {training.micro_batches}: not begun"
             )
         check_corpus(job.corpus, training, job.evaluation)
-        demand = stage_demand(job.config, training, plan, me)
+        demand = peer_demand(job.config, training, plan, me, apart=host is not None)
     except UserError as error:
         return f"plan {plan.version}: {error}"
-    if demand <= TOLERANCE * offered:
-        return None
+    asked, had, of = float(demand.total), offered, "memory"
+    if asked <= TOLERANCE * had:
+        asked, had, of = float(demand.host), 0.0 if host is None else host, "the machine's memory, beside the GPU's,"
+        if asked <= TOLERANCE * had:
+            return None
     return (
-        f"plan {plan.version} asks for {bytes_in_words(demand)} of memory and this node offers "
-        f"{bytes_in_words(offered)}: not begun; plan with less for it, or have it offer more with --memory"
+        f"plan {plan.version} asks for {bytes_in_words(asked)} of {of} and this node offers "
+        f"{bytes_in_words(had)}: not begun; plan with less for it, or have it offer more with --memory"
     )

@@ -62,11 +62,17 @@ class PlanWorker:
         on_change: Callable[[], None],
         offered: float,
         signer: Signer,
+        host: float | None = None,
     ) -> None:
-        """Nothing is done before `listen`; `offered` are the bytes of memory that a plan may ask for."""
+        """Nothing is done before `listen`.
+
+        Args:
+            offered: bytes of memory that a plan may ask for.
+            host: those of the machine's memory, where the device has its own; None: they are one.
+        """
         self._job, self._machine, self._plane = job, machine, plane
         self._shards, self._holdings, self._checkpointer, self._reporter = shards, holdings, checkpointer, reporter
-        self._uplink, self._on_change, self._offered = uplink, on_change, offered
+        self._uplink, self._on_change, self._offered = uplink, on_change, (offered, host)
         self._me, self._evidence = plane.peer_id, StepEvidence(signer, plane)
         self._exchange: tuple[int, Exchange | None] = (0, None)
         self._opened = asyncio.Condition()
@@ -160,7 +166,7 @@ class PlanWorker:
             spare = f"plan {plan.version} leaves this node as a spare"
             self._reporter.say("idle", spare, plan_version=plan.version, **_NO_FAULT)
             return
-        refusal = await self._machine.compute(why_refused, self._job, plan, self._me, self._offered)
+        refusal = await self._machine.compute(why_refused, self._job, plan, self._me, *self._offered)
         if refusal is not None:
             self._stall(plan, "stalled", refusal)
             return

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Literal, NamedTuple
 
-from dtfm_protocol.job.job_file import OptimizerName, WeightsName
+from dtfm_protocol.job.job_file import OffloadName, OptimizerName, WeightsName
 
 DType = Literal["F64", "F32", "F16", "BF16", "I64", "U8", "I8"]
 """Name of a tensor's element type, as safetensors has it."""
@@ -35,6 +35,8 @@ class Slot(NamedTuple):
     block: int = 1
     """Values of the parameter for which there is one element, in row-major order; 1: the tensor has the parameter's
     shape, else one dimension. The last block may be short."""
+    place: Literal["device", "host"] = "device"
+    """Where the tensor lies: "host" is the machine's memory, where a GPU trains that has its own."""
 
     @property
     def bytes(self) -> float:
@@ -66,6 +68,11 @@ class StateTable:
     def parameter_bytes(self) -> float:
         """Bytes of memory that a parameter takes while it is trained."""
         return sum(slot.bytes for slot in self.slots)
+
+    @property
+    def host_bytes(self) -> float:
+        """Those of the `parameter_bytes` that lie in the machine's memory, where the device has its own."""
+        return sum(slot.bytes for slot in self.slots if slot.place == "host")
 
     @property
     def state_bytes(self) -> float:
@@ -124,9 +131,17 @@ TABLES: dict[OptimizerName, StateTable] = {"adamw": ADAMW, "adamw-8bit": ADAMW_8
 """The table of each optimizer whose weights are kept in fp32."""
 
 
-def state_table(optimizer: OptimizerName, weights: WeightsName = "fp32") -> StateTable:
-    """Return the table of an optimizer whose weights are kept in `weights`."""
-    table = TABLES[optimizer]
-    if weights == "fp32":
-        return table
-    return StateTable(tuple(slot._replace(dtype="BF16") if slot.name == WEIGHT else slot for slot in table.slots))
+def state_table(
+    optimizer: OptimizerName, weights: WeightsName = "fp32", offload: OffloadName = "nothing"
+) -> StateTable:
+    """Return the table of an optimizer whose weights are kept in `weights`.
+
+    Args:
+        offload: what lies in the machine's memory: "optimizer", all of the state but the weights.
+    """
+    slots = TABLES[optimizer].slots
+    if weights == "bf16":
+        slots = tuple(slot._replace(dtype="BF16") if slot.name == WEIGHT else slot for slot in slots)
+    if offload == "optimizer":
+        slots = tuple(slot._replace(place="host") if slot.is_state and slot.name != WEIGHT else slot for slot in slots)
+    return StateTable(slots)

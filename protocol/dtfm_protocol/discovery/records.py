@@ -39,6 +39,8 @@ class Profile(Message):
     layer_seconds: LayerSeconds
     memory_bytes: Amount
     """Bytes of memory that are free for training."""
+    host_bytes: Amount | None = None
+    """Bytes that are free for training in the machine's memory, where those are a GPU's own; null: they are one."""
     addresses: Addresses
     """libp2p multiaddresses at which the peer is reached."""
     up_gbps: Amount | None = None

@@ -28,6 +28,8 @@ Precision = Literal["fp32", "bf16"]
 """Arithmetic of forward and backward."""
 WeightsName = Literal["fp32", "bf16"]
 """Name of the type in which weights are kept."""
+OffloadName = Literal["nothing", "optimizer"]
+"""Name of what lies in the machine's memory beside a GPU (`checkpoint.state_slots`)."""
 BaseName = Literal["fp32", "bf16", "int8"]
 """Name of a form in which matrices that are not trained are kept (`model.base_forms`)."""
 ScheduleName = Literal["1f1b", "gpipe", "zero-bubble"]
@@ -155,6 +157,10 @@ class Training(Schema):
     weights: Annotated[WeightsName, NEEDED] = "fp32"
     """What weights are kept in between steps. "bf16" takes two bytes each, not four; an update, made in fp32, is then
     rounded up or down at random, so that on average nothing of it is lost."""
+    offload: OffloadName = Field(default="nothing", exclude_if=lambda what: what == "nothing")
+    """What a node with a GPU keeps in the machine's memory in place of the GPU's: "optimizer", what the optimizer keeps
+    beside each weight, copied to and fro at each update. Nothing else changes, and a processor has one memory anyway.
+    Older nodes keep it on the GPU."""
     seed: NotNegative = 0
     """Seed of the initial weights and of the order of the data."""
 

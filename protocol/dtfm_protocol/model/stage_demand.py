@@ -31,7 +31,7 @@ class StageDemand:
     gradients: int
     """Their gradients, and what a reduction in int8 keeps of its error."""
     states: int
-    """The optimizer's own tensors."""
+    """The optimizer's own tensors, without those in `host`."""
     frozen: int
     """Weights that are not trained."""
     copies: int
@@ -41,10 +41,13 @@ class StageDemand:
     head: int
     """Logits, and what the loss takes."""
 
+    host: int = 0
+    """The optimizer's tensors that lie in the machine's memory, beside a device that has its own."""
+
     @property
     def total(self) -> int:
-        """All of it."""
-        return sum(astuple(self))
+        """All of it that lies in the device's memory."""
+        return int(sum(astuple(self)) - self.host)
 
 
 def layers_demand(
@@ -56,15 +59,19 @@ def layers_demand(
     waiting: int = 0,
     recompute: bool = False,
     feedback: bool = False,
+    apart: bool = False,
 ) -> StageDemand:
     """Return what the stage of `layers` takes of a model of `config`; the other arguments are those of `stage_bytes`.
+
+    Args:
+        apart: whether the device has memory of its own, apart from the machine's.
 
     Raises:
         UserError: the architecture cannot be cut, or has not what `training` names.
     """
     (first, end), sizes, frozen = layers, model_sizes(config), frozen_sizes(config, training)
     batch, sequence, precision = training.micro_batch, training.sequence_length, training.precision
-    table, still = state_table(training.optimizer, training.weights), frozen.of_stage(first, end)
+    table, still = state_table(training.optimizer, training.weights, training.offload), frozen.of_stage(first, end)
     trained = sizes.stage_parameters(first, end) + frozen.added_to(first, end) - still
     slots = {slot.name: slot.bytes for slot in table.slots}
     moments = sum(slot.bytes for slot in table.moments)
@@ -80,16 +87,31 @@ def layers_demand(
     return StageDemand(
         weights=int(slots[WEIGHT] * trained),
         gradients=int(beside * trained),
-        states=int(moments * trained),
+        states=int((moments - table.host_bytes if apart else moments) * trained),
         frozen=frozen.bytes_of_stage(first, end),
         copies=COPY_BYTES_PER_PARAMETER * copied if makes_copies(precision, table) else 0,
         activations=int(kept),
         head=head if end == sizes.layers else 0,
+        host=int(table.host_bytes * trained) if apart else 0,
     )
 
 
 def stage_demand(config: dict[str, Any], training: Training, plan: Plan, peer: str) -> int:
     """Return the bytes of memory that `peer` needs for its stage of `plan`, one of a model of `config`.
+
+    Raises:
+        ValueError: it has no stage there, or the model has other layers.
+    """
+    return peer_demand(config, training, plan, peer).total
+
+
+def peer_demand(
+    config: dict[str, Any], training: Training, plan: Plan, peer: str, *, apart: bool = False
+) -> StageDemand:
+    """Return what `peer` needs for its stage of `plan`, one of a model of `config`.
+
+    Args:
+        apart: whether its device has memory of its own, apart from the machine's.
 
     Raises:
         ValueError: it has no stage there, or the model has other layers.
@@ -106,14 +128,18 @@ def stage_demand(config: dict[str, Any], training: Training, plan: Plan, peer: s
         waiting=most_waiting(actions),
         recompute=index in plan.recompute,
         feedback=plan.wire.gradients in FED_BACK and len(plan.replicas(index)) > 1,
-    ).total
+        apart=apart,
+    )
 
 
-def smallest_stage_bytes(config: dict[str, Any], training: Training) -> int:
+def smallest_stage_bytes(config: dict[str, Any], training: Training, *, apart: bool = False) -> int:
     """Return the bytes of the least demanding stage of a job: one layer, with one micro-batch in flight.
+
+    Args:
+        apart: whether they are those of a device that has memory of its own, apart from the machine's.
 
     Raises:
         UserError: the architecture cannot be cut, or has not what `training` names.
     """
     layers = model_sizes(config).layers
-    return min(layers_demand(config, training, (layer, layer + 1), 1).total for layer in range(layers))
+    return min(layers_demand(config, training, (layer, layer + 1), 1, apart=apart).total for layer in range(layers))

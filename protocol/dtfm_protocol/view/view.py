@@ -85,6 +85,9 @@ class NodeView(Schema):
     """Measured seconds of one decoder layer of the job; they go before `flops`."""
     memory_bytes: Amount | None = None
     """Bytes of memory that are free for training; without it, as much as is asked for."""
+    host_bytes: Amount | None = None
+    """Bytes that are free for training in the machine's memory, where `memory_bytes` are a GPU's own; without it, the
+    two are one memory."""
     up_gbps: Amount | None = None
     """Gbit/s that the peer can send in all; without it, what its links can together."""
     down_gbps: Amount | None = None

@@ -1,6 +1,6 @@
 """Demand of a model on the peers that serve its stages: parameters, memory, messages, gradients."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import NamedTuple
@@ -187,15 +187,20 @@ class ModelDemand:
         waiting: int = 0,
         recompute: bool = False,
         feedback: bool = False,
+        apart: bool = False,
     ) -> int:
         """Return the bytes of memory of a peer that serves `[first, end)`; the other arguments are those of
-        `stage_bytes`."""
+        `stage_bytes`.
+
+        Args:
+            apart: whether its device has memory of its own: that is meant then.
+        """
         return stage_bytes(
             self.parameters(first, end),
             end - first,
             1 if end - first == self.layers else 2,
             in_flight,
-            parameter_bytes=self.table.parameter_bytes,
+            parameter_bytes=self.table.parameter_bytes - (self.table.host_bytes if apart else 0.0),
             activation_bytes=self.layer_activation_bytes,
             boundary_bytes=self.input_bytes,
             waiting=waiting,
@@ -206,6 +211,10 @@ class ModelDemand:
             frozen_bytes=self.frozen_bytes(first, end),
             copied=self.copied(first, end),
         )
+
+    def host_bytes(self, first: int, end: int) -> int:
+        """Return the bytes of the machine's memory of a peer that serves `[first, end)` on a device with its own."""
+        return int(self.table.host_bytes * self.trained(first, end))
 
     def message_bytes(self, wire: Wire) -> tuple[int, int]:
         """Return the bytes of one micro-batch's messages over one boundary: ahead, and back."""
@@ -312,8 +321,14 @@ def optimizer_seconds(plan: Plan, demand: ModelDemand, layers: Mapping[str, Laye
     }
 
 
-def memory_needed(plan: Plan, demand: ModelDemand) -> dict[str, int]:
-    """Return the bytes of memory that each peer of `plan` needs."""
+def apart_of(nodes: Sequence[NodeView]) -> frozenset[str]:
+    """Return the ids of the nodes whose device has memory of its own, apart from the machine's."""
+    return frozenset(node.id for node in nodes if node.host_bytes is not None)
+
+
+def memory_needed(plan: Plan, demand: ModelDemand, apart: Collection[str] = ()) -> dict[str, int]:
+    """Return the bytes of memory that each peer of `plan` needs: of those in `apart`, whose devices have their own, of
+    the device's."""
     return {
         peer: demand.memory_bytes(
             *layer_range,
@@ -321,7 +336,18 @@ def memory_needed(plan: Plan, demand: ModelDemand) -> dict[str, int]:
             waiting=most_waiting(orders(plan)[peer]),
             recompute=stage in plan.recompute,
             feedback=plan.wire.gradients in FED_BACK and len(plan.replicas(stage)) > 1,
+            apart=peer in apart,
         )
         for stage, layer_range in enumerate(plan.stages)
         for peer in plan.replicas(stage)
+    }
+
+
+def host_memory_needed(plan: Plan, demand: ModelDemand, apart: Collection[str]) -> dict[str, int]:
+    """Return the bytes of the machine's memory that those peers of `plan` need whose devices have their own."""
+    return {
+        peer: demand.host_bytes(*layer_range)
+        for stage, layer_range in enumerate(plan.stages)
+        for peer in plan.replicas(stage)
+        if peer in apart
     }

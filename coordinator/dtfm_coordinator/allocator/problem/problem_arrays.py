@@ -35,6 +35,8 @@ class Problem(NamedTuple):
     """Seconds of one layer's optimizer step, once a step, shape (N,)."""
     memory: Floats
     """Bytes of memory, shape (N,); infinite where unknown."""
+    host_memory: Floats
+    """Bytes of the machine's memory, shape (N,), of a device that has its own; infinite where both are one."""
     alpha: Floats
     """One-way delay in seconds, shape (N, N)."""
     beta: Floats
@@ -84,8 +86,10 @@ class Problem(NamedTuple):
     """Number of parameters of the head that are trained."""
     tied_parameters: float
     """Those of them that are the embedding's."""
-    parameter_bytes: float
-    """Bytes of all that is kept for a parameter while it is trained."""
+    parameter_bytes: Floats
+    """Bytes of all that is kept in `memory` for a parameter while it is trained, shape (N,)."""
+    host_parameter_bytes: float
+    """Bytes of what a device with memory of its own keeps in `host_memory` for a parameter."""
     state_bytes: float
     """Bytes of the state of a parameter, which is moved with its stage."""
     feedback_bytes: float
@@ -117,8 +121,15 @@ def problem(
     schedule: ScheduleName,
     wire: Wire,
     paced: bool = False,
+    host_memory: Mapping[str, float] | None = None,
 ) -> Problem:
-    """Return the arrays of a job on `peers`, in their order."""
+    """Return the arrays of a job on `peers`, in their order.
+
+    Args:
+        host_memory: bytes of the machine's memory of those peers whose devices have their own.
+    """
+    host = {} if host_memory is None else host_memory
+    table = demand.table
     rows = [links.index[peer] for peer in peers]
     seconds = [layer_seconds[peer] for peer in peers]
     width = BYTES_A_VALUE[wire.gradients]
@@ -131,6 +142,7 @@ def problem(
         weight=np.array([one.weight_part for one in seconds]),
         optimizer=np.array([one.optimizer or 0.0 for one in seconds]),
         memory=np.array([memory[peer] for peer in peers], dtype=np.float64),
+        host_memory=np.array([host.get(peer, np.inf) for peer in peers], dtype=np.float64),
         alpha=np.ascontiguousarray(alpha),
         beta=np.ascontiguousarray(beta),
         uplink=links.uplink[rows],
@@ -159,8 +171,11 @@ def problem(
         frozen_tied_bytes=float(demand.frozen_tied_bytes),
         head_parameters=float(demand.head_parameters - demand.frozen_head_parameters),
         tied_parameters=float(demand.trained_tied_parameters),
-        parameter_bytes=float(demand.table.parameter_bytes),
-        state_bytes=float(demand.table.state_bytes),
+        parameter_bytes=np.array(
+            [table.parameter_bytes - (table.host_bytes if peer in host else 0.0) for peer in peers], dtype=np.float64
+        ),
+        host_parameter_bytes=float(table.host_bytes),
+        state_bytes=float(table.state_bytes),
         feedback_bytes=float(FEEDBACK_BYTES_PER_PARAMETER if wire.gradients in FED_BACK else 0),
         logits_bytes=float(demand.head_bytes),
         logits_gradient_bytes=float(demand.logits_gradient_bytes),

@@ -27,6 +27,8 @@ class StageNeeds:
     """Bytes of memory of a peer that keeps all activations between forward and backward."""
     recomputed_bytes: int
     """The same where activations are computed anew."""
+    host_bytes: int
+    """Those of either that a GPU leaves in the machine's memory, of the stage that has most."""
     state_bytes: int
     """Bytes of the state of the stage that has most: what a peer fetches that takes the place of a lost one."""
     gradient_bytes: float
@@ -57,6 +59,7 @@ def stage_needs(demand: ModelDemand, micro_batches: int, planning: Planning, sta
         max(demand.trained(*span) for span in spans),
         _memory(demand, micro_batches, planning, spans, recompute=False),
         _memory(demand, micro_batches, planning, spans, recompute=True),
+        max(demand.host_bytes(*span) for span in spans),
         max(int(demand.table.state_bytes * demand.trained(*span)) for span in spans),
         max(demand.gradient_bytes(*span, planning.wire) for span in spans),
     )

@@ -34,18 +34,20 @@ def most_layers(problem: Problem, peers: Ints, counts: Ints, orders: SlotOrders)
     kept, anew = np.full(stages, problem.layers, dtype=np.int64), np.full(stages, problem.layers, dtype=np.int64)
     slot = 0
     for stage in range(stages):
-        parameter = problem.parameter_bytes + (problem.feedback_bytes if counts[stage] > 1 else 0.0)
-        beside = _messages_bytes(problem.input_bytes, stages)
+        feedback = problem.feedback_bytes if counts[stage] > 1 else 0.0
+        beside, ends = _messages_bytes(problem.input_bytes, stages), 0.0
         if stage == 0:
-            beside += parameter * problem.embedding_parameters + problem.frozen_embedding_bytes
+            ends += problem.embedding_parameters
+            beside += problem.frozen_embedding_bytes
         if stage == stages - 1:
-            beside += parameter * (problem.head_parameters - (problem.tied_parameters if stages == 1 else 0.0))
+            ends += problem.head_parameters - (problem.tied_parameters if stages == 1 else 0.0)
             beside += problem.frozen_head_bytes - (problem.frozen_tied_bytes if stages == 1 else 0.0)
             beside += problem.logits_bytes + problem.copied_head_bytes
         for member in range(slot, slot + counts[stage]):
+            parameter = problem.parameter_bytes[peers[member]] + feedback
             layer = parameter * problem.layer_parameters + problem.frozen_layer_bytes + problem.copied_layer_bytes
             flying, waiting = orders.peaks[member], orders.waits[member]
-            room = problem.memory[peers[member]] - beside
+            room = problem.memory[peers[member]] - beside - parameter * ends
             if stage == stages - 1:
                 room -= waiting * problem.logits_gradient_bytes
             whole = _layer_kept_bytes(flying, waiting, problem.activation_bytes, problem.input_bytes, False)
@@ -53,6 +55,11 @@ def most_layers(problem: Problem, peers: Ints, counts: Ints, orders: SlotOrders)
             room -= problem.activation_bytes
             inputs = _layer_kept_bytes(flying, waiting, problem.activation_bytes, problem.input_bytes, True)
             anew[stage] = _no_more(anew[stage], room, layer + inputs)
+            there = problem.host_memory[peers[member]]
+            if there < np.inf:
+                there -= problem.host_parameter_bytes * ends
+                each = problem.host_parameter_bytes * problem.layer_parameters
+                anew[stage], kept[stage] = _no_more(anew[stage], there, each), _no_more(kept[stage], there, each)
         slot += counts[stage]
     return anew, kept
 

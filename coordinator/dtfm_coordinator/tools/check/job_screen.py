@@ -132,6 +132,7 @@ def _show_stages(out: Console, found: JobFindings, model: ModelFindings) -> None
     tied, shares = bytes_in_words(model.tied_gradient_bytes), model.tied_gradient_bytes > 0
     for line in (
         "Of the stage that needs most; the device holds it recomputing.",
+        *([_beside(model)] if any(needs.host_bytes for needs in model.by_depth) else ()),
         "Whoever takes a lost peer's place fetches the stage's state.",
         f"The smallest stage of all, one layer, needs {bytes_in_words(model.smallest_stage_bytes)}{fits}.",
         f"A step sends {bytes_in_words(model.boundary.ahead_bytes)} ahead and "
@@ -140,6 +141,14 @@ def _show_stages(out: Console, found: JobFindings, model: ModelFindings) -> None
         *([f"First and last stage share an embedding: all their peers reduce its {tied} besides."] if shares else ()),
     ):
         out.print(Padding(line, (0, 0, 0, 1)))
+
+
+def _beside(model: ModelFindings) -> str:
+    whole = model.by_depth[0]
+    return (
+        f"A GPU leaves what the optimizer keeps in the machine's memory: {bytes_in_words(whole.host_bytes)} of "
+        f"{bytes_in_words(whole.memory_bytes)} where one has all layers."
+    )
 
 
 def _show_forecasts(out: Console, found: JobFindings, forecasts: tuple[Forecast, ...], machine: str) -> None:

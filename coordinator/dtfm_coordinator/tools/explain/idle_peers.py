@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from dtfm_coordinator.allocator.paced_plan import in_flight_of, paced
 from dtfm_coordinator.allocator.problem.model_demand import (
     ActionSeconds,
+    apart_of,
     layer_seconds,
     memory_needed,
     stage_seconds,
@@ -42,6 +43,7 @@ def tried(plan: Plan, view: View, work: Workload, peers: tuple[str, ...]) -> tup
 def _try(plan: Plan, view: View, work: Workload, peer: str) -> IdlePeer:
     speeds = layer_seconds(view.nodes, work.demand)
     memory = next(node.memory_bytes for node in view.nodes if node.id == peer)
+    apart = apart_of(view.nodes)
     best, fits, shares = IdlePeer(peer, None, math.inf, ""), False, False
     for stage in range(len(plan.stages)):
         own = work.demand.stage_seconds(*plan.stages[stage], speeds[peer], recompute=stage in plan.recompute)
@@ -55,7 +57,7 @@ def _try(plan: Plan, view: View, work: Workload, peer: str) -> IdlePeer:
                 max(numbers) for numbers in zip(*(flying[other] for other in plan.replicas(stage)), strict=True)
             )
             joined = paced(view, work, joined, {**flying, peer: (most[0], most[1])})
-        if memory is not None and memory_needed(joined, work.demand)[peer] > memory:
+        if memory is not None and memory_needed(joined, work.demand, apart)[peer] > memory:
             continue
         fits = True
         seconds = predict(view, work, joined).cost.total

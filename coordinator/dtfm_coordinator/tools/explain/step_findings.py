@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import pairwise, product
 
 from dtfm_coordinator.allocator.foundations.links import Links
-from dtfm_coordinator.allocator.problem.model_demand import memory_needed
+from dtfm_coordinator.allocator.problem.model_demand import apart_of, memory_needed
 from dtfm_coordinator.allocator.simulator.peer_time import PeerTime, peer_times
 from dtfm_coordinator.allocator.simulator.predicted_seconds import PredictedSeconds
 from dtfm_coordinator.allocator.simulator.simulated_timeline import REDUCTIONS, SimulatedSpan, Simulation, Transfer
@@ -160,7 +160,7 @@ def _stages(plan: Plan, view: View, work: Workload, played: Simulation) -> tuple
     for transfer in played.transfers:
         if transfer.kind in REDUCTIONS:
             reductions[transfer.receiver].append(transfer)
-    needed = memory_needed(plan, work.demand)
+    needed = memory_needed(plan, work.demand, apart_of(view.nodes))
     memory = {node.id: node.memory_bytes for node in view.nodes}
     found = []
     for number, layers in enumerate(plan.stages):
