@@ -8,6 +8,7 @@ import pytest
 from dtfm_protocol.data.batches import Batches
 from dtfm_protocol.data.prepare import prepare
 from dtfm_protocol.data.sample_shards import TargetCounts
+from dtfm_protocol.data.set_sizes import set_sizes
 from dtfm_protocol.data.token_shards import ShardFolder, TokenReader
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.job_file import Job
@@ -131,9 +132,44 @@ def test_going_on_finds_the_same_corpus_and_other_sets_are_another_job(home: Pat
         made(home, STREAM, SETS)
 
 
+ALONE = '[data]\ntext = ["train.txt"]\npacking = true\nchat_template = "chat.jinja"\n'
+"""A chat template for a set alone: what is trained on is plain text."""
+
+
+def test_a_chat_template_may_be_for_a_set_alone(home: Path) -> None:
+    found = []
+    for name, data in (("both", PACKED), ("alone", ALONE)):
+        one = prepare(job(home, data, SETS, CHAT), home / name, lambda line: None)
+        tokens = TokenReader(one.corpus, ShardFolder(home / name / "tokens"))
+        found.append(tokens.read(one.corpus.held_out[2].start, LENGTH).tolist())
+    assert found[0] == found[1]
+    assert "three" in "".join(map(chr, found[0][:11]))
+
+
+def test_the_sizes_of_sets_are_those_of_the_corpus(home: Path) -> None:
+    for parts in ((STREAM, SETS), (PACKED, SETS, CHAT)):
+        state = home / f"state-{len(parts)}"
+        asked = job(home, *parts)
+        found = prepare(asked, state, lambda line: None)
+        counts = TargetCounts(found.corpus, ShardFolder(state / "tokens")) if len(parts) == 3 else None
+        batches = Batches(found.corpus, found.training, found.evaluation)
+        sizes = set_sizes(asked.data, asked.evaluation.sets, LENGTH, asked.evaluation.sequences)
+        assert [one.name for one in sizes] == [one.name for one in found.corpus.held_out]
+        assert [one.sequences for one in sizes] == [one.windows for one in found.corpus.held_out]
+        each = [sum(batches.micro_batch_targets(at, counts) for at in part) for part in batches.evaluation_parts]
+        assert [one.targets for one in sizes] == each
+        assert sizes[1].bytes == (home / "far.jsonl").stat().st_size
+    trained = job(home, STREAM.replace("[data]", '[data]\ntokenizer = "bpe:300"'), SETS)
+    (size, _) = set_sizes(trained.data, trained.evaluation.sets, LENGTH, 3)
+    assert (size.sequences, size.targets) == (None, None)
+    assert size.bytes == sum(file.stat().st_size for file in (home / "near").iterdir())
+
+
 @pytest.mark.parametrize(
     ("parts", "said"),
     [
+        ((ALONE, SETS), 'data.chat_template: no source is of kind = "messages": remove it'),
+        ((ALONE.replace('chat_template = "chat.jinja"', ""), SETS, CHAT), "evaluation.sets.2.sources.0: kind ="),
         ((STREAM, SETS, CHAT), "evaluation.sets.2: chat has conversations"),
         ((STREAM, SETS.replace("near/*.txt", "none/*.txt")), "evaluation.sets.0.text: no file matches"),
         ((STREAM, SETS.replace('"jsonl" }', '"jsonl", column = "x" }')), "evaluation.sets.1.sources.0: "),

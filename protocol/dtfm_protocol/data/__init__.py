@@ -43,6 +43,7 @@
 - `text_pieces`: pieces of a job's text: parts of its sources' files, in the order of the corpus, that are tokenized by
   themselves
 - `text_sample`: a sample of a job's documents, which stands for all of them where there are many
+- `set_sizes`: the sizes of the sets on which a job is evaluated, before anything is prepared
 - `text_size`: the size of the owner's text before it is tokenized: bytes, and tokens, counted where that is cheap
 - `text_stream`: the stream of a job's text into its corpus: piece after piece, from where an earlier run was broken off
 - `text_tally`: the tally of a text that becomes tokens: which documents count, which rows are lost, and where each is

@@ -49,8 +49,6 @@ class ChatTemplate:
         """
         place = next((at for at, one in enumerate(data.sources or ()) if one.kind == "messages"), None)
         if place is None:
-            if data.chat_template is not None:
-                raise UserError('data.chat_template: no source is of kind = "messages": remove it')
             return None
         folder = data.tokenizer_folder
         tokenizer = load(folder) if folder is not None else None

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from dtfm_protocol.data.chat_template import ChatTemplate
 from dtfm_protocol.data.corpus_writer import EncodedSet
 from dtfm_protocol.data.documents import Documents
 from dtfm_protocol.data.laid_out_corpus import packer_of
@@ -44,10 +45,11 @@ def encode_sets(
 
 
 def check_sets(data: Data, sets: Sequence[EvaluationSet]) -> None:
-    """Check that the files of all sets are there, and of a kind that can stand beside the job's own text.
+    """Check that the files of all sets are there, and of a kind that can stand beside the job's own text, and that
+    messages have a chat template.
 
     Raises:
-        UserError: names the path that leads to nothing, or the set that is of another kind.
+        UserError: names the path that leads to nothing, or the set that is of another kind, or lacks a template.
     """
     for place, one in enumerate(sets):
         documents = one.documents(data)
@@ -58,8 +60,14 @@ def check_sets(data: Data, sets: Sequence[EvaluationSet]) -> None:
             )
         try:
             sources_of(documents)
+            ChatTemplate.of_job(documents)
         except UserError as error:
             raise one.named(error, place) from None
+
+
+def any_messages(sets: Sequence[EvaluationSet]) -> bool:
+    """Whether any of the sets has messages, for which a chat template is asked for."""
+    return any(source.kind == "messages" for one in sets for source in one.sources or ())
 
 
 def set_files(data: Data, sets: Sequence[EvaluationSet]) -> list[Path]:

@@ -9,7 +9,7 @@ from dtfm_protocol.data.arrow_tables import check_pyarrow
 from dtfm_protocol.data.batches import check_enough, tail_tokens
 from dtfm_protocol.data.chat_template import ChatTemplate, check_offsets
 from dtfm_protocol.data.documents import NO_TEXT, Documents
-from dtfm_protocol.data.held_out_sets import check_sets
+from dtfm_protocol.data.held_out_sets import any_messages, check_sets
 from dtfm_protocol.data.hub_sizes import check_datasets
 from dtfm_protocol.data.source_files import sources_of
 from dtfm_protocol.data.text_sample import read_piece, samples_of
@@ -45,6 +45,8 @@ def check_yield(job: Job) -> None:
     Raises:
         UserError: it cannot be, or there are no such files.
     """
+    if job.data.chat_template is not None and not (job.data.has_messages or any_messages(job.evaluation.sets)):
+        raise UserError('data.chat_template: no source is of kind = "messages": remove it')
     ChatTemplate.of_job(job.data)
     check_sets(job.data, job.evaluation.sets)
     if job.data.is_laid_out and job.data.tokenizer_folder is not None:

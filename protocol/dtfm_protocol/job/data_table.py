@@ -148,6 +148,11 @@ class Data(Schema):
         """Whether documents are apart from each other in sequences; else they are one stream."""
         return self.packing or any(source.is_sample for source in self.sources or ())
 
+    @property
+    def has_messages(self) -> bool:
+        """Whether a chat template is asked for."""
+        return any(source.kind == "messages" for source in self.sources or ())
+
     @field_validator("text", mode="before")
     @classmethod
     def _is_a_list(cls, value: object) -> object:

@@ -55,7 +55,7 @@ def check(
             raise
         print(json.dumps({"mistakes": [" ".join(str(error).split())]}))
         return False
-    found = job_findings(job, _settled, _measured, mistakes)
+    found = job_findings(job, _settled, _measured, mistakes, _weighed)
     precision = job.training.precision
     ahead = _forecast(found, machines, homes.view, evaluations)
     if as_json:
@@ -82,6 +82,7 @@ def as_dictionary(found: JobFindings, ahead: tuple[Forecast, ...], machine: str)
             "smallest_device_gigabytes": device_gb(model.smallest_stage_bytes),
         },
         "text": None if text is None else asdict(text),
+        "sets": None if found.sets is None else [asdict(one) for one in found.sets],
         "home_machine": machine,
         "forecasts": [asdict(one) for one in ahead],
         "notes": list(found.notes),
@@ -104,6 +105,13 @@ def _measured(job: Job) -> Any:
     check_yield(job)
     check_encoding(job)
     return text_size(job.data, seed=job.training.seed, sequence_length=job.training.sequence_length)
+
+
+def _weighed(job: Job) -> Any:
+    from dtfm_protocol.data.set_sizes import set_sizes
+
+    training, evaluation = job.training, job.evaluation
+    return set_sizes(job.data, evaluation.sets, training.sequence_length, evaluation.sequences, training.seed)
 
 
 def _forecast(

@@ -8,6 +8,7 @@ from dtfm_coordinator.allocator.foundations.shapes import check_choices, fewest_
 from dtfm_coordinator.allocator.problem.model_demand import ModelDemand
 from dtfm_coordinator.allocator.problem.stage_needs import StageNeeds, depths, smallest_stage_bytes_of, stage_needs
 from dtfm_protocol.data.batches import check_enough, tail_tokens
+from dtfm_protocol.data.set_sizes import SetSize
 from dtfm_protocol.data.text_size import TextSize
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.job_file import Job
@@ -76,6 +77,8 @@ class JobFindings:
     model: ModelFindings | None
     demand: ModelDemand | None
     text: TextFindings | None
+    sets: tuple[SetSize, ...] | None
+    """Sizes of the sets on which the job is evaluated."""
     mistakes: tuple[str, ...]
     """What stops the job, each in one line; none: it can be served."""
     notes: tuple[str, ...]
@@ -87,6 +90,7 @@ def job_findings(
     settle: Callable[[Job], tuple[str, ModelDemand]],
     measure: Callable[[Job], TextSize],
     known: tuple[str, ...] = (),
+    weigh: Callable[[Job], tuple[SetSize, ...]] = lambda job: (),
 ) -> JobFindings:
     """Return the findings about a job.
 
@@ -94,6 +98,7 @@ def job_findings(
         known: mistakes that were taken out of it before.
         settle: checks and sizes the model; returns its architecture and demand. It may raise a UserError.
         measure: measures the text. It may raise a UserError.
+        weigh: measures the sets for evaluation. It may raise a UserError.
     """
     mistakes = list(known)
 
@@ -110,6 +115,7 @@ def job_findings(
     attempt(lambda: check_choices(job.plan, job.training.micro_batches))
     is_countable = len(mistakes) == len(known)  # else there may be more micro-batches than can be laid out
     settled, size = attempt(lambda: settle(job)), attempt(lambda: measure(job))
+    sets = attempt(lambda: weigh(job))
     model = demand = None
     if settled is None and job.model.architecture is not None and job.data.tokenizer != "bytes":
         # A mistake of the tokenizer hides those of the model, and whether it has as many layers as stages are wanted.
@@ -125,7 +131,7 @@ def job_findings(
     text = text_findings(job, size) if size is not None else None
     if text is not None:
         attempt(lambda: check_enough(text.size.tokens, job.training, job.evaluation))
-    return JobFindings(job, model, demand, text, tuple(mistakes), () if mistakes else notes(job, text))
+    return JobFindings(job, model, demand, text, sets, tuple(mistakes), () if mistakes else notes(job, text))
 
 
 def model_findings(job: Job, architecture: str, demand: ModelDemand) -> ModelFindings:

@@ -10,6 +10,7 @@ from dtfm_coordinator.tools.check.forecast import Forecast
 from dtfm_coordinator.tools.check.job_findings import JobFindings, ModelFindings, TextFindings, times
 from dtfm_coordinator.tools.formatting import amount, duration, seconds
 from dtfm_protocol.bounds import printable
+from dtfm_protocol.data.set_sizes import SetSize
 from dtfm_protocol.data.text_size import LayoutSize
 from dtfm_protocol.process.quantities import bytes_in_words
 
@@ -41,6 +42,8 @@ def show(out: Console, found: JobFindings, forecasts: tuple[Forecast, ...], mach
     if found.text is not None:
         for name, words in _text_words(found, found.text):
             facts.add_row(name, words)
+    for one in found.sets or ():
+        facts.add_row("held out", _set_words(one))
     verdict = "can be served" if not found.mistakes else f"cannot be served: {_mistakes_words(len(found.mistakes))}"
     out.print(Text.assemble((printable(found.job.name), "bold"), f": {verdict}"))
     out.print(facts)
@@ -96,6 +99,14 @@ def _text_words(found: JobFindings, text: TextFindings) -> list[tuple[str, str]]
     if text.held_out_tokens:
         lines.append(("held out", f"{text.held_out_tokens:,} tokens at the text's end, for evaluation"))
     return lines
+
+
+def _set_words(one: SetSize) -> str:
+    of = f"{printable(one.name)}, {bytes_in_words(one.bytes)}"
+    if one.sequences is None or one.targets is None:
+        return f"{of}: counted once the tokenizer is made"
+    sequences = "1 sequence" if one.sequences == 1 else f"{one.sequences:,} sequences"
+    return f"{of}: {sequences} with {one.targets:,} targets"
 
 
 def _layout_words(layout: LayoutSize, tokens: int, about: str) -> str:
