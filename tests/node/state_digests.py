@@ -21,8 +21,10 @@ from dtfm_node.engine.allreduce import sum_of_parts
 from dtfm_node.engine.gradient_norm import clip_factor
 from dtfm_node.engine.optimizers import optimizer_of
 from dtfm_node.engine.state_tensors import state_tensors
+from dtfm_node.engine.weight_gradients import kept_rows
 from dtfm_protocol.checkpoint.shard import tensor_bytes
-from dtfm_protocol.job.job_file import CodecName, OptimizerName, Training, WeightsName
+from dtfm_protocol.job.job_file import CodecName, OffloadName, OptimizerName, Training, WeightsName
+from dtfm_protocol.model.base_forms import Form, KeptParameter, kept
 from dtfm_protocol.model.initial_weights import standard_normal
 from dtfm_protocol.wire.codec_sizes import BLOCK, SCALE_BYTES, payload_bytes
 from dtfm_protocol.wire.codecs import decode
@@ -71,14 +73,16 @@ def digest(*tensors: torch.Tensor) -> str:
     return hashed.hexdigest()
 
 
-def updates(device: torch.device, name: OptimizerName, weights: WeightsName, size: int) -> str:
+def updates(
+    device: torch.device, name: OptimizerName, weights: WeightsName, size: int, offload: OffloadName = "nothing"
+) -> str:
     """Of a vector and a matrix, and their moments, after some clipped steps of an optimizer."""
     shapes = {"vector": (size,), "matrix": (size, 1)}
     ours = {
         name: nn.Parameter(torch.from_numpy(extremes(number, shape)).to(device))
         for number, (name, shape) in enumerate(shapes.items())
     }
-    training = TRAINING.model_copy(update={"optimizer": name, "weights": weights})
+    training = TRAINING.model_copy(update={"optimizer": name, "weights": weights, "offload": offload})
     for parameter in ours.values() if weights == "bf16" else ():
         parameter.data = parameter.data.bfloat16()
         parameter.grad_dtype = torch.float32
@@ -102,6 +106,20 @@ def summed(device: torch.device, size: int) -> str:
     return digest(parts[2])
 
 
+def based(device: torch.device, size: int, inner: int) -> str:
+    """Of a matrix that is kept in int8, and of what whoever computes with it reads, whole and as products take it."""
+    shape = (17, size) if inner == 1 else (size, 17)
+    one = kept(torch.from_numpy(extremes(5, shape)), Form("I8", inner))
+    assert one.scale is not None
+    value, scale = one.value.to(device), one.scale.to(device)
+    parts = [
+        part.contiguous()
+        for dtype in (torch.float32, torch.bfloat16)
+        for _, _, part in kept_rows(value, scale, dtype, transposed=inner == 0)
+    ]
+    return digest(value, scale, KeptParameter(value, scale).decoded(), *parts)
+
+
 def digests(device: torch.device) -> dict[str, str]:
     """Every case's digest."""
     rates = [TRAINING.learning_rate_at(step) for step in range(1, TRAINING.steps + 1)]
@@ -112,6 +130,9 @@ def digests(device: torch.device) -> dict[str, str]:
     for size in SIZES:
         for name, weights in itertools.product(typing.get_args(OptimizerName), typing.get_args(WeightsName)):
             found[f"{name} of {size} in {weights}"] = updates(device, name, weights, size)
+        found[f"offloaded adamw of {size}"] = updates(device, "adamw", "fp32", size, "optimizer")
+        for inner in (0, 1):
+            found[f"int8 matrix of {size} over {inner}"] = based(device, min(size, 1001), inner)
         found[f"sum of {size}"] = summed(device, size)
         for codec in typing.get_args(CodecName):
             found[f"{codec} of {size}"] = decoded(device, codec, size)

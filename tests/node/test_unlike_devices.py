@@ -1,4 +1,5 @@
-"""Replicas on unlike devices: the update, the decoders and the sum of parts have the same bits on all of them."""
+"""Replicas on unlike devices: the update, the decoders, what is kept in int8, and the sum of
+parts have the same bits on all of them."""
 
 import json
 import os

@@ -21,8 +21,9 @@ Pending = tuple[nn.Parameter, nn.Parameter | None, torch.Tensor, torch.Tensor, b
 stored [in, out]."""
 
 
-_WIDENED_VALUES = 1 << 24
-"""Values of a matrix, about, that are widened to fp32 at a time, where it is kept in less: 64 MiB."""
+_WIDENED_VALUES = 1 << 22
+"""Values of a matrix, about, that are widened to fp32 at a time, where it is kept in less: 16 MiB. While one run of
+rows is made the one before may still be there."""
 SCALE_NAME = f"weight{SCALE}"
 """Name that a module has the scales of its matrix by, where that is kept in int8."""
 
@@ -117,12 +118,12 @@ def _product(
             return functional.linear(x, weight.t() if transposed else weight, bias)
         found = [
             functional.linear(x, part, None if bias is None else bias[first:end])
-            for first, end, part in _parts(weight, scale, x.dtype, transposed)
+            for first, end, part in kept_rows(weight, scale, x.dtype, transposed)
         ]
     return found[0] if len(found) == 1 else torch.cat(found, -1)
 
 
-def _parts(
+def kept_rows(
     weight: torch.Tensor, scale: torch.Tensor | None, dtype: torch.dtype, transposed: bool
 ) -> Iterator[tuple[int, int, torch.Tensor]]:
     """Yield a matrix that is kept in another type in `dtype`, as the rows `[first, end)` of [out, in]. Integers become
@@ -167,7 +168,7 @@ class _Product(torch.autograd.Function):
         if ctx.needs_input_grad[0] and ctx.low.dtype == gradient.dtype:
             towards_input = gradient @ (ctx.low.t() if ctx.transposed else ctx.low)
         elif ctx.needs_input_grad[0]:
-            for first, end, part in _parts(ctx.low, ctx.scale, gradient.dtype, ctx.transposed):
+            for first, end, part in kept_rows(ctx.low, ctx.scale, gradient.dtype, ctx.transposed):
                 product = gradient[..., first:end] @ part
                 towards_input = product if towards_input is None else towards_input.add_(product)
         return towards_input, None, None, None, None, None, None
