@@ -51,8 +51,10 @@ def test_a_large_model_is_counted_without_its_memory() -> None:
     assert model_sizes(config).total > 10_000_000_000
 
 
-def saved_bytes(config: dict[str, Any], count: int, batch: int, sequence: int, precision: Precision) -> int:
-    """What autograd really saves for `count` middle layers, without parameters."""
+def saved_bytes(
+    config: dict[str, Any], count: int, batch: int, sequence: int, precision: Precision, *, packed: bool = False
+) -> int:
+    """What autograd really saves for `count` middle layers, without parameters; `packed`: of two documents each."""
     stage = build_stage(config, 1, 1 + count, CPU)
     own = {tensor.untyped_storage().data_ptr() for tensor in [*stage.parameters(), *stage.buffers()]}
     saved: dict[int, torch.Tensor] = {}
@@ -67,7 +69,7 @@ def saved_bytes(config: dict[str, Any], count: int, batch: int, sequence: int, p
         torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
         torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"),
     ):
-        stage(hidden)
+        stage(hidden, torch.arange(sequence).remainder(sequence // 2).expand(batch, -1) if packed else None)
     copies = sum(matrix.numel() for name, matrix in stage.named_state().items() if matrix.ndim == 2) * 2
     kept = sum(tensor.untyped_storage().nbytes() for tensor in saved.values())
     return kept - (copies if precision == "bf16" else 0)  # autocast's; a stage makes them once a step
@@ -79,6 +81,25 @@ def test_the_activation_estimate_is_what_autograd_saves(architecture: str, preci
     config = config_of(architecture)
     one, two = (saved_bytes(config, count, 2, 48, precision) for count in (1, 2))
     assert 0.95 <= activation_bytes(config, 2, 48, precision) / (two - one) <= 1.15
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("architecture", ["llama", "gpt2"])
+def test_the_estimate_has_the_mask_that_each_layer_keeps_of_packed_documents(
+    architecture: str, precision: Precision
+) -> None:
+    """A value of attention's type for each pair of tokens. Plain text has none: there it is so much too high."""
+    batch, sequence = 2, 256
+    small = SMALL | ({"intermediate_size": 96} if architecture == "llama" else {})
+    config = resolve_config(Model.model_validate({"architecture": architecture} | small), 99, sequence)
+    packed, plain = (
+        [saved_bytes(config, count, batch, sequence, precision, packed=packed) for count in (1, 2)]
+        for packed in (True, False)
+    )
+    of_layer, without = packed[1] - packed[0], plain[1] - plain[0]
+    assert of_layer - without == batch * sequence**2 * (4 if precision == "fp32" else 2)
+    assert without < 0.9 * of_layer
+    assert 0.95 <= activation_bytes(config, batch, sequence, precision) / of_layer <= 1.1
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])

@@ -143,7 +143,8 @@ def activation_bytes(
     Read off the architecture itself: a middle layer runs on fake tensors `[batch, sequence, hidden]`, which have shapes
     and no memory, and autograd is asked what it would save. The difference between two layers and one leaves out what
     layers share (masks, rotary tables). The copies of matrices that products in bf16 take are left out: a stage makes
-    each once a step, and not for every micro-batch (`memory_model.copied_bytes`). Kernels that repeat grouped key-value
+    each once a step, and not for every micro-batch (`memory_model.copied_bytes`). A mask of attention is in it, as each
+    layer keeps one where documents are packed; plain text has none. Kernels that repeat grouped key-value
     heads may keep a little less than is said here. Where an architecture does not run on fake tensors (experts, whose
     choice depends on the data), a closed form is used.
 
