@@ -36,6 +36,7 @@ from dtfm_protocol.identity.keys import Identity
 from dtfm_protocol.identity.signer import Signer
 from dtfm_protocol.job.job_file import CodecName, Training, Wire
 from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.plan.reductions import Reduction
 from dtfm_protocol.process import command_line
 from dtfm_protocol.transport.in_memory import MemoryDataPlane, MemoryNetwork
 from dtfm_protocol.wire.stream import Bytes, Stream, read_message
@@ -67,7 +68,7 @@ class Holders:
 
     def __init__(self, identities: list[Identity], codec: CodecName) -> None:
         self.names = tuple(identity.peer_id for identity in identities)
-        self.bucket = Bucket(0, self.names, 0, ELEMENTS, after=0)
+        self.bucket = Bucket(0, Reduction((0,), self.names, codec), 0, ELEMENTS, after=0)
         routes = tuple((name,) for name in self.names)
         self.plan = Plan(version=1, stages=((0, 1),), routes=routes, wire=Wire(gradients=codec))
         self.exchanges: dict[str, Exchange] = {}
@@ -88,7 +89,7 @@ class Holders:
                 await plane.serve(TRAINING, _answering(exchange))
                 holders.exchanges[plane.peer_id] = exchange
                 sealing, alarm = seals(Signer(identity, SWARM), 1), PartAlarm(holders.plan, plane.peer_id)
-                holders.reduces[plane.peer_id] = AllReduce(plane.peer_id, codec, exchange, runtime, sealing, alarm)
+                holders.reduces[plane.peer_id] = AllReduce(plane.peer_id, exchange, runtime, sealing, alarm)
             yield holders
 
     async def seconds(self, step: int, gradients: list[torch.Tensor]) -> float:

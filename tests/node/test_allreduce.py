@@ -27,6 +27,8 @@ from dtfm_node.engine.runtime import Compute, Runtime
 from dtfm_node.engine.training_stage import Diverged
 from dtfm_protocol.job.job_file import CodecName, Training, Wire
 from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.plan.reductions import reductions
+from dtfm_protocol.plan.summed_parts import WHOLE, SummedParts
 from dtfm_protocol.transport.in_memory import MemoryDataPlane, MemoryNetwork
 from dtfm_protocol.wire.codecs import encode, payload_bytes, to_bytes
 from dtfm_protocol.wire.frames import HEADER_BYTES, Key, Kind
@@ -55,12 +57,19 @@ async def inline(function: Callable[..., Any], *arguments: Any) -> Any:
 class Holders:
     """The peers of one bucket, each with an all-reduce of its own."""
 
-    def __init__(self, count: int, elements: int, codec: CodecName, compute: Compute) -> None:
+    def __init__(
+        self, count: int, elements: int, codec: CodecName, compute: Compute, parts: tuple[int, ...] = ()
+    ) -> None:
         self.names = tuple(f"peer{number}" for number in range(count))
-        self.bucket = Bucket(7, self.names, 0, elements, after=0)
         self.plan = Plan(
-            version=1, stages=((0, 1),), routes=tuple((name,) for name in self.names), wire=Wire(gradients=codec)
+            version=1,
+            stages=((0, 1),),
+            routes=tuple((name,) for name in self.names),
+            wire=Wire(gradients=codec),
+            parts=SummedParts(stages=(parts,)) if parts else None,
         )
+        (reduction,) = reductions(self.plan, tied=False)
+        self.bucket = Bucket(7, reduction, 0, elements, after=0)
         self.exchanges: dict[str, Exchange] = {}
         self._machine = Runtime(CPU, inline, compute, HostCopies(CPU))
         self._reduces: dict[str, AllReduce] = {}
@@ -68,9 +77,14 @@ class Holders:
     @classmethod
     @contextlib.asynccontextmanager
     async def running(
-        cls, count: int, elements: int, codec: CodecName = "fp32", compute: Compute = inline
+        cls,
+        count: int,
+        elements: int,
+        codec: CodecName = "fp32",
+        compute: Compute = inline,
+        parts: tuple[int, ...] = (),
     ) -> AsyncIterator["Holders"]:
-        holders, network = cls(count, elements, codec, compute), MemoryNetwork()
+        holders, network = cls(count, elements, codec, compute, parts), MemoryNetwork()
         async with asyncio.timeout(20), contextlib.AsyncExitStack() as stack:
             for name in holders.names:
                 plane = MemoryDataPlane(network, name)
@@ -78,7 +92,7 @@ class Holders:
                 await plane.serve(TRAINING, _answering(exchange))
                 holders.exchanges[name] = exchange
                 seals, alarm = FrameSeals(signer_of(name), 1), PartAlarm(holders.plan, name)
-                holders._reduces[name] = AllReduce(name, codec, exchange, holders._machine, seals, alarm)
+                holders._reduces[name] = AllReduce(name, exchange, holders._machine, seals, alarm)
             yield holders
 
     def expect(self, name: str, step: int) -> None:
@@ -115,16 +129,20 @@ def _answering(exchange: Exchange) -> Callable[[Stream], Any]:
     return answer
 
 
-async def reduce_all(flats: list[torch.Tensor], codec: CodecName, compute: Compute = inline) -> list[float]:
+async def reduce_all(
+    flats: list[torch.Tensor], codec: CodecName, compute: Compute = inline, parts: tuple[int, ...] = ()
+) -> list[float]:
     """One all-reduce; what it sends is exactly what it must."""
-    async with Holders.running(len(flats), len(flats[0]), codec, compute) as holders:
+    async with Holders.running(len(flats), len(flats[0]), codec, compute, parts) as holders:
         squares = await holders.step(flats)
         sizes = [payload_bytes(codec, (high - low,)) for low, high in holders.bucket.parts]
-        for own, exchange in zip(sizes, holders.exchanges.values(), strict=True):
+        owners, others = holders.bucket.reduction.owners, len(flats) - 1
+        for place, (own, exchange) in enumerate(zip(sizes, holders.exchanges.values(), strict=True)):
             assert not exchange.refused
-            frames = 2 * (len(flats) - 1)
-            seals = frames // 2 * SEAL_BYTES
-            assert exchange.bytes_sent == sum(sizes) - own + (len(flats) - 1) * own + frames * HEADER_BYTES + seals
+            totals = others if place in owners else 0
+            frames = len(owners) - (place in owners) + totals
+            wanted = sum(sizes) - own + totals * own + frames * HEADER_BYTES + totals * SEAL_BYTES
+            assert exchange.bytes_sent == wanted
         return squares
 
 
@@ -187,6 +205,52 @@ async def test_a_bucket_may_have_fewer_elements_than_holders(codec: CodecName, e
     assert_bit_identical(flats)
     assert len(set(squares)) == 1
     assert squares[0] == pytest.approx(elements * 31.0**2, rel=2.0**-7)
+
+
+PARTS = [(WHOLE, 0, 0), (0, WHOLE, 0), (1, 0, WHOLE - 1), (20_000, 30_000, 15_536)]
+"""Of three holders: one sums all, one sums nothing, all sum unlike parts."""
+
+
+@pytest.mark.parametrize("parts", PARTS)
+@pytest.mark.parametrize("elements", [1, 101])
+async def test_whoever_sums_how_much_every_holder_ends_with_the_same_sum(parts: tuple[int, ...], elements: int) -> None:
+    """Bit for bit what equal parts give, for the order of the sum is the same."""
+    flats = [flat * 10.0**number for number, flat in enumerate(gradients(3, elements))]
+    alike = [flat.clone() for flat in flats]
+    squares = await reduce_all(flats, "fp32", parts=parts)
+    assert_bit_identical(flats)
+    assert await reduce_all(alike, "fp32") == pytest.approx(squares, rel=1e-12)
+    assert torch.equal(flats[0], alike[0])
+    assert len(set(squares)) == 1
+
+
+@pytest.mark.parametrize("parts", PARTS)
+@pytest.mark.parametrize("codec", ["bf16", "int8"])
+async def test_unlike_parts_on_a_narrow_wire_leave_replicas_bit_identical_and_receipts_alike(
+    codec: CodecName, parts: tuple[int, ...]
+) -> None:
+    async with Holders.running(3, 1000, codec, parts=parts) as holders:
+        for step in (STEP, STEP + 1):
+            flats = gradients(3, 1000, seed=step)
+            wanted = torch.stack(flats).double().sum(0)
+            squares = await holders.step(flats, step)
+            assert_bit_identical(flats)
+            assert float((flats[0].double() - wanted).abs().max()) < 0.05 * float(wanted.abs().max())
+            found = [StepReceipts(parts=one.take_receipts()).of(shared=False) for one in holders._reduces.values()]
+            assert found[0] == found[1] == found[2]
+            assert [part.index for part in found[0]] == list(holders.bucket.reduction.owners)
+            assert {squares_of(part.squares for part in found[0])} == set(squares)
+
+
+async def test_who_sums_nothing_takes_no_part_of_its_own() -> None:
+    async with Holders.running(2, 10, parts=(WHOLE, 0)) as holders:
+        owner, other = holders.names
+        holders.expect(owner, STEP)
+        holders.expect(other, STEP)
+        await holders.send(owner, other, Key(Kind.REDUCED, STEP, 1, 7), to_bytes(encode(torch.ones(5), "fp32")))
+        with pytest.raises(PeerLost) as caught:
+            await holders.reduce(other, STEP, torch.ones(10))
+        assert caught.value.peer == owner
 
 
 @given(holders=st.integers(1, 4), elements=st.integers(1, 300), codec=st.sampled_from(CODECS), seed=st.integers(0, 99))

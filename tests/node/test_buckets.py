@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dtfm_node.engine.buckets import BUCKET_BYTES, SHARED_GROUPS, Bucket, Flat, flats_of
+from dtfm_node.engine.buckets import BUCKET_BYTES, Bucket, Flat, flats_of
 from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.plan.reductions import SHARED_BUCKETS, Reduction
 
 PLAN = Plan(
     version=1,
@@ -44,11 +45,22 @@ def where(flat: Flat, groups: Groups) -> dict[str, tuple[int, int]]:
 
 @given(holders=st.integers(1, 9), elements=st.integers(0, 10_000))
 def test_the_parts_of_a_bucket_cover_it_evenly_without_gap_or_overlap(holders: int, elements: int) -> None:
-    parts = Bucket(0, tuple(map(str, range(holders))), 0, elements, 0).parts
+    parts = Bucket(0, Reduction((0,), tuple(map(str, range(holders)))), 0, elements, 0).parts
     assert [low for low, _ in parts] == [0, *(high for _, high in parts[:-1])]
     assert parts[-1][1] == elements
     lengths = [high - low for low, high in parts]
     assert max(lengths) - min(lengths) <= 1
+
+
+@given(sizes=st.lists(st.integers(0, 9), min_size=1, max_size=9).filter(any), elements=st.integers(0, 10_000))
+def test_unlike_parts_cover_a_bucket_in_proportion(sizes: list[int], elements: int) -> None:
+    reduction = Reduction((0,), tuple(map(str, range(len(sizes)))), parts=tuple(sizes))
+    parts = Bucket(0, reduction, 0, elements, 0).parts
+    assert [low for low, _ in parts] == [0, *(high for _, high in parts[:-1])]
+    assert parts[-1][1] == elements
+    for (low, high), size, amount in zip(parts, sizes, reduction.amounts(elements), strict=True):
+        assert abs(high - low - amount) < 1
+        assert size or low == high
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2])
@@ -56,25 +68,25 @@ def test_untied_a_small_stage_has_one_bucket_of_its_replicas(stage: int) -> None
     (flat,) = flats_of(PLAN, stage, GROUPS, shared=())
     assert flat.names == ("head", "norm", "layer.1", "layer.0", "embed")
     assert flat.elements == 72
-    assert flat.buckets == (Bucket(0, PLAN.replicas(stage), 0, 72, after=3),)
+    assert flat.buckets == (Bucket(0, Reduction((stage,), PLAN.replicas(stage)), 0, 72, after=3),)
 
 
 def test_a_tied_matrix_is_reduced_by_both_ends_together() -> None:
     """It is the last group of the first stage, and in the first group of the last stage."""
     own, both = flats_of(PLAN, 0, GROUPS[1:], shared=("embed",))
-    assert own.buckets == (Bucket(0, ("a", "b"), 0, 20, after=1),)
-    assert both.buckets == (Bucket(SHARED_GROUPS[0], ("a", "b", "x", "y", "z"), 0, 40, after=2),)
+    assert own.buckets == (Bucket(0, Reduction((0,), ("a", "b")), 0, 20, after=1),)
+    assert both.buckets == (Bucket(SHARED_BUCKETS[0], Reduction((0, 2), ("a", "b", "x", "y", "z")), 0, 40, after=2),)
     own, again = flats_of(PLAN, 2, [{"embed": 40, "norm": 4}, {"layer.1": 10}, {}], shared=("embed",))
-    assert own == Flat(("norm", "layer.1"), 14, (Bucket(0, ("x", "y", "z"), 0, 14, after=1),))
-    assert again.buckets == (Bucket(SHARED_GROUPS[0], ("a", "b", "x", "y", "z"), 0, 40, after=0),)
+    assert own == Flat(("norm", "layer.1"), 14, (Bucket(0, Reduction((2,), ("x", "y", "z")), 0, 14, after=1),))
+    assert again.buckets == (Bucket(SHARED_BUCKETS[0], Reduction((0, 2), ("a", "b", "x", "y", "z")), 0, 40, after=0),)
     (middle,) = flats_of(PLAN, 1, [{}, {"layer.2": 7}, {}], shared=("embed",))
-    assert middle.buckets == (Bucket(0, ("m", "n"), 0, 7, after=1),)
+    assert middle.buckets == (Bucket(0, Reduction((1,), ("m", "n")), 0, 7, after=1),)
 
 
 def test_with_one_stage_a_tied_matrix_is_shared_with_nobody_else() -> None:
     plan = Plan(version=1, stages=((0, 4),), routes=(("a",), ("b",)))
     (flat,) = flats_of(plan, 0, GROUPS, shared=("embed",))
-    assert flat.buckets == (Bucket(0, ("a", "b"), 0, 72, after=3),)
+    assert flat.buckets == (Bucket(0, Reduction((0,), ("a", "b")), 0, 72, after=3),)
 
 
 def test_a_bucket_is_ready_with_the_last_group_that_reaches_into_it() -> None:
@@ -118,7 +130,7 @@ def test_every_element_of_every_parameter_is_in_one_bucket(
                 if low < bucket.start + bucket.elements and high > bucket.start
             }
             assert bucket.after == max(reaching)
-            shared = bucket.group in SHARED_GROUPS
+            shared = bucket.group in SHARED_BUCKETS
             assert shared == bool(tied & set(flat.names))
             assert bucket.holders == (PLAN.replicas(0) + PLAN.replicas(2) if shared else PLAN.replicas(stage))
     order = [bucket.after for bucket in flats[0].buckets]
@@ -147,5 +159,5 @@ def test_both_ends_cut_what_they_share_alike(
 
 
 def test_a_buckets_number_fits_the_frames_field() -> None:
-    assert SHARED_GROUPS[0] > 0
-    assert SHARED_GROUPS[-1] < 1 << 16
+    assert SHARED_BUCKETS[0] > 0
+    assert SHARED_BUCKETS[-1] < 1 << 16

@@ -10,6 +10,7 @@ from dtfm_node.engine.training_stage import TrainingStage
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.plan.played_pace import Pacing
 from dtfm_protocol.plan.schedule import actions_of, most_in_flight, orders, plain_in_flight
+from dtfm_protocol.plan.summed_parts import WHOLE, SummedParts
 from tests.node.engine_reference import LESS, LESS_APART, alone, assert_same_training, distance, state_in, values_of
 from tests.node.engine_swarm import CPU, PLANS, STEPS, Swarm, home, identical, job_of, one_thread, plan_of
 
@@ -90,6 +91,38 @@ async def test_orders_for_slow_links_with_many_in_flight_compute_the_same(
     assert orders(plan) != orders(plain)
     found = await Swarm(home, job_of(home, tied=tied, global_batch=24), plan).run()
     assert_same_training(found, alone(home, tied, global_batch=24), 1e-5)
+
+
+def by_hand(plan: Plan) -> Plan:
+    """The plan with parts of all sizes: the first of several replicas sums nothing, each other one twice as much as the
+    one before it."""
+
+    def parts(count: int) -> tuple[int, ...]:
+        sizes = [0, *(2**place for place in range(count - 1))] if count > 1 else [1]
+        found = [WHOLE * size // sum(sizes) for size in sizes]
+        return (*found[:-1], WHOLE - sum(found[:-1]))
+
+    counts = [len(plan.replicas(stage)) for stage in range(len(plan.stages))]
+    shared = parts(counts[0] + counts[-1]) if len(counts) > 1 else ()
+    return Plan.model_validate(
+        plan.model_dump() | {"parts": SummedParts(stages=tuple(map(parts, counts)), shared=shared)}
+    )
+
+
+@pytest.mark.parametrize("codec", ["fp32", "int8"])
+@pytest.mark.parametrize(
+    ("name", "tied"), [("4x1", True), ("2x2", True), ("2x2", False), ("uneven shares", False), ("crossed routes", True)]
+)
+async def test_whoever_sums_how_much_the_same_is_computed(home: Path, name: str, tied: bool, codec: str) -> None:
+    """In fp32 as one process computes it, wherever parts begin; on a narrow wire near it, replicas bit-identical."""
+    swarm = Swarm(home, job_of(home, tied=tied), by_hand(plan_of(name, wire={"gradients": codec})))
+    for peer in swarm.peers.values():
+        peer.training_stage = in_small_buckets
+    found = await swarm.run()
+    if codec == "fp32":
+        assert_same_training(found, alone(home, tied), 1e-5)
+    else:
+        assert distance(found.state, alone(home, tied).state) < 0.1
 
 
 def in_small_buckets(*arguments: Any) -> TrainingStage:

@@ -23,6 +23,7 @@ from dtfm_node.engine.part_alarm import (
     compare_parts,
 )
 from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.plan.reductions import Reduction
 
 ME, OTHER = 0, 1
 """Parts of the bucket: the one that "a" owns, and one that "b" owns."""
@@ -31,7 +32,7 @@ ME, OTHER = 0, 1
 def alarm_of(*peers: str, bucket: int = 10 * SMALLEST_PART, **options: Any) -> tuple[PartAlarm, Bucket]:
     """The alarm of "a", where each of `peers` serves one micro-batch of the whole model."""
     plan = Plan(version=1, stages=((0, 1),), routes=tuple((peer,) for peer in peers))
-    return PartAlarm(plan, "a", **options), Bucket(0, plan.peers, 0, bucket, after=0)
+    return PartAlarm(plan, "a", **options), Bucket(0, Reduction((0,), plan.peers), 0, bucket, after=0)
 
 
 def seen(
@@ -131,7 +132,7 @@ def test_parts_of_a_few_numbers_are_not_judged() -> None:
 def test_a_mean_over_fewer_micro_batches_may_be_larger_by_the_noise(theirs: int, factor: float) -> None:
     """Parts are sums over the peer's own share: what is compared is the mean over it."""
     plan = Plan(version=1, stages=((0, 1),), routes=(("a",),) * 8 + (("b",),) * theirs)
-    alarm, bucket = PartAlarm(plan, "a"), Bucket(0, plan.peers, 0, 10 * SMALLEST_PART, after=0)
+    alarm, bucket = PartAlarm(plan, "a"), Bucket(0, Reduction((0,), plan.peers), 0, 10 * SMALLEST_PART, after=0)
     step = usual(alarm, bucket, norm=float(theirs), own=8.0)
     assert not faults(alarm.judge(bucket, ME, step, seen(0.9 * BEYOND * factor * theirs, own=8.0)))
     assert faults(alarm.judge(bucket, ME, step + 1, seen(1.1 * BEYOND * factor * theirs, own=8.0)))
@@ -142,7 +143,7 @@ def of_targets(**targets: int) -> tuple[PartAlarm, Bucket, dict[str, int]]:
     plan = Plan(version=1, stages=((0, 1),), routes=(("a",), ("b",)))
     now = dict(targets)
     alarm = PartAlarm(plan, "a", targets=lambda step: now)
-    return alarm, Bucket(0, plan.peers, 0, 10 * SMALLEST_PART, after=0), now
+    return alarm, Bucket(0, Reduction((0,), plan.peers), 0, 10 * SMALLEST_PART, after=0), now
 
 
 def test_a_mean_over_few_targets_may_be_larger_by_the_noise() -> None:
@@ -185,7 +186,7 @@ def test_a_sum_is_judged_by_the_micro_batches_of_all() -> None:
 def test_what_first_and_last_stage_share_is_compared_with_the_senders_own_past() -> None:
     """To one it is rows that tokens look up, to the other columns that all outputs use."""
     plan = Plan(version=1, stages=((0, 1), (1, 2)), routes=(("a", "b"),))
-    alarm, bucket = PartAlarm(plan, "a"), Bucket(1 << 15, ("a", "b"), 0, 10 * SMALLEST_PART, after=0)
+    alarm, bucket = PartAlarm(plan, "a"), Bucket(1 << 15, Reduction((0, 1), ("a", "b")), 0, 10 * SMALLEST_PART, after=0)
     step = usual(alarm, bucket, norm=1e6, cosine=-0.9)
     assert faults(alarm.judge(bucket, ME, step, seen(1e6 * 2 * BEYOND))).keys() == {"b"}
 

@@ -10,16 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dtfm_node.engine.frame_seals import FrameSeals
-from dtfm_node.engine.reduction_receipts import PartReceipt, StepReceipts, holders_of, judge, receipt_of, squares_of
+from dtfm_node.engine.reduction_receipts import PartReceipt, StepReceipts, judge, receipt_of, reduction_of, squares_of
 from dtfm_protocol.plan.ballot import Vote
 from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.plan.summed_parts import WHOLE, SummedParts
 from dtfm_protocol.wire.frames import Key, Kind
 from tests.harness.named_peers import signer_of
 
 STEP = 5
 TIED = 1 << 15
 PLAN = Plan(version=1, stages=((0, 1), (1, 2)), routes=(("a", "x"), ("b", "x"), ("c", "y")))
-HOLDERS = {peer: holders_of(PLAN, peer) for peer in PLAN.peers}
+HELD = {peer: reduction_of(PLAN, peer) for peer in PLAN.peers}
 FIRST = ("a", "b", "c")
 GROUPS = (0, 1, TIED)
 JUDGE = FrameSeals(signer_of("arbiter"), 1)
@@ -55,9 +56,15 @@ class Side:
         return Vote.model_validate(true | self.claims)
 
 
+def holders(group: int) -> tuple[str, ...]:
+    reduction = HELD["a"](group)
+    assert reduction is not None
+    return reduction.holders
+
+
 def honest() -> dict[str, Side]:
     parts = {
-        (group, index): part(owner, group, index) for group in GROUPS for index, owner in enumerate(HOLDERS["a"](group))
+        (group, index): part(owner, group, index) for group in GROUPS for index, owner in enumerate(holders(group))
     }
     return {peer: Side(dict(parts)) for peer in FIRST}
 
@@ -65,7 +72,7 @@ def honest() -> dict[str, Side]:
 def named(sides: dict[str, Side], given: dict[str, tuple[PartReceipt, ...]] | None = None) -> dict[str, str]:
     receipts = {peer: StepReceipts(parts=tuple(side.parts.values())) for peer, side in sides.items()}
     receipts |= {peer: StepReceipts(parts=parts) for peer, parts in (given or {}).items()}
-    return judge(STEP, {peer: side.vote for peer, side in sides.items()}, receipts, HOLDERS, JUDGE)
+    return judge(STEP, {peer: side.vote for peer, side in sides.items()}, receipts, HELD, JUDGE)
 
 
 def test_who_keeps_to_the_rules_is_not_named() -> None:
@@ -215,3 +222,38 @@ def test_whatever_one_holder_makes_up_nobody_else_is_named_and_it_is_where_votes
     votes = {peer: (side.vote.reduced, side.vote.shared, side.vote.sum_squares) for peer, side in sides.items()}
     if any(vote != votes["a"] for vote in votes.values()):
         assert set(found) == {"b"}
+
+
+UNLIKE = PLAN.model_copy(update={"parts": SummedParts(stages=((WHOLE - 7, 0, 7), ()), shared=(0, 1, 0, WHOLE - 1, 0))})
+OWNERS = {0: (0, 2), 1: (0, 2), TIED: (1, 3)}
+"""Places of those who sum a part there."""
+
+
+def of_unlike_parts() -> dict[str, Side]:
+    parts = {(group, index): part(holders(group)[index], group, index) for group in GROUPS for index in OWNERS[group]}
+    return {peer: Side(dict(parts)) for peer in FIRST}
+
+
+def named_of_unlike_parts(sides: dict[str, Side]) -> dict[str, str]:
+    receipts = {peer: StepReceipts(parts=tuple(side.parts.values())) for peer, side in sides.items()}
+    held = {peer: reduction_of(UNLIKE, peer) for peer in UNLIKE.peers}
+    return judge(STEP, {peer: side.vote for peer, side in sides.items()}, receipts, held, JUDGE)
+
+
+def test_where_some_sum_nothing_the_honest_are_not_named_and_the_others_are() -> None:
+    assert named_of_unlike_parts(of_unlike_parts()) == {}
+    double = of_unlike_parts()
+    double["b"].parts[0, 2] = part("c", 0, 2, "false")
+    assert set(named_of_unlike_parts(double)) == {"c"}
+    lacking = of_unlike_parts()
+    del lacking["a"].parts[TIED, 3]
+    assert set(named_of_unlike_parts(lacking)) == {"a"}
+
+
+def test_a_receipt_of_a_part_that_nobody_sums_proves_nothing() -> None:
+    """Not even with the seal of the holder that sums none."""
+    sides = of_unlike_parts()
+    sides["b"].parts[0, 1] = part("b", 0, 1)
+    found = named_of_unlike_parts(sides)
+    assert set(found) == {"b"}
+    assert "has no owner" in found["b"]

@@ -26,6 +26,7 @@ from dtfm_node.engine.step_messages import (
 from dtfm_protocol.job.job_file import Training, Wire
 from dtfm_protocol.plan.ballot import Ballot
 from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.plan.summed_parts import WHOLE, SummedParts
 from dtfm_protocol.wire.codecs import payload_bytes
 from dtfm_protocol.wire.frames import Key, Kind
 from tests.node.engine_swarm import PLANS, plan_of
@@ -47,14 +48,26 @@ def plans(draw: st.DrawFn) -> Plan:
         for _ in range(micro_batches)
     ]
     codecs = st.sampled_from(["fp32", "bf16", "fp16", "int8"])
+    plain = Plan.model_validate({"stages": [(stage, stage + 1) for stage in range(len(counts))], "routes": routes})
+    sizes = [len(plain.replicas(stage)) for stage in range(len(counts))]
+    both = [sizes[0] + sizes[-1]] if len(sizes) > 1 else [0]
+    stages, shared = ([draw(summed(count)) for count in some] for some in (sizes, both))
     return Plan.model_validate(
         {
+            "parts": {"stages": stages, "shared": shared[0]},
             "version": 1,
             "stages": [(stage, stage + 1) for stage in range(len(counts))],
             "routes": routes,
             "wire": {"activations": draw(codecs), "gradients": draw(codecs)},
         }
     )
+
+
+def summed(count: int) -> st.SearchStrategy[list[int]]:
+    """Parts of so many holders, or none: for equal ones."""
+    cuts = st.lists(st.integers(0, WHOLE), min_size=count - 1, max_size=count - 1).map(sorted)
+    parts = cuts.map(lambda found: [high - low for low, high in pairwise([0, *found, WHOLE])])
+    return st.just([]) if count == 0 else st.just([]) | parts
 
 
 def reductions(plan: Plan, peer: str) -> list[StepMessage]:
@@ -177,6 +190,18 @@ def test_three_holders_send_parts_to_their_owners_and_totals_to_all() -> None:
         StepMessage(Kind.PART, 1, "c", "b"),
         StepMessage(Kind.REDUCED, 1, "b", "a"),
         StepMessage(Kind.REDUCED, 1, "b", "c"),
+        StepMessage(Kind.REDUCED, 0, "a", "b"),
+        StepMessage(Kind.REDUCED, 2, "c", "b"),
+    ]
+
+
+def test_who_sums_nothing_sends_its_part_to_those_who_do_and_is_sent_their_totals() -> None:
+    parts = SummedParts(stages=((WHOLE - 1, 0, 1),))
+    plan = Plan(version=1, stages=((0, 1),), routes=(("a",), ("b",), ("c",)), parts=parts)
+    ((bucket,),) = [flat.buckets for flat in flats_of(plan, 0, GROUPS, set())]
+    assert reduction_messages(bucket, "b") == [
+        StepMessage(Kind.PART, 0, "b", "a"),
+        StepMessage(Kind.PART, 2, "b", "c"),
         StepMessage(Kind.REDUCED, 0, "a", "b"),
         StepMessage(Kind.REDUCED, 2, "c", "b"),
     ]

@@ -1,7 +1,7 @@
-"""The sharded all-reduce of one bucket: every holder sums one part and gives all others the same bytes.
+"""The sharded all-reduce of one bucket: its parts' owners sum them and give all other holders the same bytes.
 
 Each part crosses each link twice, as with the paper's colocated parameter servers, and replicas end up bit-identical,
-because they all take the bytes that the part's owner sent.
+because they all take the bytes that the part's owner sent. A holder may own no part: it sends and is sent alone.
 """
 
 import asyncio
@@ -63,13 +63,12 @@ class AllReduce:
     def __init__(
         self,
         me: str,
-        codec: CodecName,
         exchange: Exchange,
         machine: Runtime,
         seals: FrameSeals,
         alarm: PartAlarm,
     ) -> None:
-        self._me, self._codec, self._exchange, self._seals, self._alarm = me, codec, exchange, seals, alarm
+        self._me, self._exchange, self._seals, self._alarm = me, exchange, seals, alarm
         self._compute, self._host_copies = machine.reduce, machine.host_copies
         self._feedback = Feedback()
         self._receipts: list[PartReceipt] = []
@@ -88,32 +87,38 @@ class AllReduce:
                 not be applied.
             Diverged: the gradient, or its sum, is not finite; it is not sent then.
         """
-        own, parts = bucket.holders.index(self._me), bucket.parts
+        parts, codec = bucket.parts, bucket.reduction.codec
         messages = reduction_messages(bucket, self._me)
         if not messages:
             return float(await self._compute(sum_of_squares, gradient))
         await self._compute(_check_finite, gradient, step)
         for part in sent(messages, self._me, Kind.PART):
-            payload = await self._coded(self._feedback.encode, bucket.group, gradient, parts[part.index], self._codec)
+            payload = await self._coded(self._feedback.encode, bucket.group, gradient, parts[part.index], codec)
             await self._exchange.send(part.receiver, part.key(step), payload)
         point("mid-all-reduce", step)
-        mine = gradient[slice(*parts[own])]
-        sums: dict[str, torch.Tensor] = {}
-        for part in received(messages, self._me, Kind.PART):
-            data = await self._exchange.receive(part.sender, part.key(step))
-            sums[part.sender] = await self._decoded(part, step, data, len(mine), decode)
-        await self._check_parts(bucket, own, step, mine, sums)
-        await self._compute(sum_of_parts, mine, [sums.get(holder) for holder in bucket.holders])
-        sums.clear()
-        await self._compute(_check_finite, mine, step)
         squares = [0.0] * len(parts)
-        squares[own] = await self._give(bucket, step, gradient, messages)
+        own = bucket.holders.index(self._me)
+        if own in bucket.reduction.owners:
+            await self._sum(bucket, own, step, gradient[slice(*parts[own])], messages)
+            squares[own] = await self._give(bucket, step, gradient, messages)
         for reduced in received(messages, self._me, Kind.REDUCED):
             low, high = parts[reduced.index]
-            total, squares[reduced.index] = await self._total_of(reduced, step, high - low)
+            total, squares[reduced.index] = await self._total_of(reduced, codec, step, high - low)
             await self._check_parts(bucket, reduced.index, step, gradient[low:high], {reduced.sender: total})
             await self._compute(_take, gradient[low:high], total)
         return squares_of(squares)
+
+    async def _sum(
+        self, bucket: Bucket, own: int, step: int, mine: torch.Tensor, messages: Sequence[StepMessage]
+    ) -> None:
+        """Replace the own part by the sum over all holders."""
+        sums: dict[str, torch.Tensor] = {}
+        for part in received(messages, self._me, Kind.PART):
+            data = await self._exchange.receive(part.sender, part.key(step))
+            sums[part.sender] = await self._decoded(part, bucket.reduction.codec, step, data, len(mine), decode)
+        await self._check_parts(bucket, own, step, mine, sums)
+        await self._compute(sum_of_parts, mine, [sums.get(holder) for holder in bucket.holders])
+        await self._compute(_check_finite, mine, step)
 
     async def _give(self, bucket: Bucket, step: int, gradient: torch.Tensor, messages: Sequence[StepMessage]) -> float:
         """Send the own part's total to all others, with one seal, and return its sum of squares."""
@@ -151,10 +156,11 @@ class AllReduce:
 
     def _total(self, bucket: Bucket, gradient: torch.Tensor, part: tuple[int, int]) -> torch.Tensor:
         """Code the sum. The owner, too, takes what the wire makes of it: all replicas must hold the same bits."""
-        coded = self._feedback.encode(bucket.group, gradient, part, self._codec)
-        if self._codec != "fp32":
+        codec = bucket.reduction.codec
+        coded = self._feedback.encode(bucket.group, gradient, part, codec)
+        if codec != "fp32":
             mine = gradient[slice(*part)]
-            mine.copy_(decode(coded, self._codec, tuple(mine.shape)))
+            mine.copy_(decode(coded, codec, tuple(mine.shape)))
         return coded
 
     async def _coded(self, encode: Callable[..., torch.Tensor], *arguments: Any) -> memoryview:
@@ -164,12 +170,14 @@ class AllReduce:
 
         return await self._host_copies.to_host(*await self._compute(run, *arguments))
 
-    async def _total_of(self, message: StepMessage, step: int, elements: int) -> tuple[torch.Tensor, float]:
+    async def _total_of(
+        self, message: StepMessage, codec: CodecName, step: int, elements: int
+    ) -> tuple[torch.Tensor, float]:
         """Return a reduced part that another holder sends, whose seal holds, and its sum of squares."""
         sender, key = message.sender, message.key(step)
         payload, signature = unsealed(await self._exchange.receive(sender, key))
         hashing = asyncio.create_task(self._seals.hash(payload))
-        values, squares = await self._decoded(message, step, payload, elements, _decode_and_square)
+        values, squares = await self._decoded(message, codec, step, payload, elements, _decode_and_square)
         seal = Seal(await hashing, signature)
         try:
             self._seals.check(sender, key, seal, squares)
@@ -179,11 +187,17 @@ class AllReduce:
         return values, squares
 
     async def _decoded(
-        self, message: StepMessage, step: int, payload: Bytes, elements: int, decode: Callable[..., T]
+        self,
+        message: StepMessage,
+        codec: CodecName,
+        step: int,
+        payload: Bytes,
+        elements: int,
+        decode: Callable[..., T],
     ) -> T:
         data = await self._host_copies.to_device(payload)
         try:
-            decoded: T = await self._compute(decode, data, self._codec, (elements,))
+            decoded: T = await self._compute(decode, data, codec, (elements,))
         except Refused as error:
             text = f"{message.key(step)} with {error}"
             raise self._exchange.refuse(message.sender, FrameFault.CONTENT, text) from None

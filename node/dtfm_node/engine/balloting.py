@@ -11,7 +11,7 @@ from dtfm_node.engine.exchange import Exchange
 from dtfm_node.engine.frame_seals import FrameSeals
 from dtfm_node.engine.lone_stage_alarm import LoneStageAlarm
 from dtfm_node.engine.mailbox import PeerLost
-from dtfm_node.engine.reduction_receipts import StepReceipts, holders_of, judge
+from dtfm_node.engine.reduction_receipts import StepReceipts, judge, reduction_of
 from dtfm_node.engine.rejected_frames import FrameFault
 from dtfm_node.engine.signed_ballots import SignedBallots, text_of
 from dtfm_node.engine.step_arbiter import Arbiter, Disputed, StateAgreement
@@ -184,9 +184,9 @@ class Balloting:
             return dispute  # what has led to it was agreed on: no receipt tells; the coordinator gets the evidence
         asked = await asyncio.gather(*(self._receipts(peer, step) for peer in dispute.peers))
         given = {peer: found for peer, found in zip(dispute.peers, asked, strict=True) if found is not None}
-        holders = {peer: holders_of(self._plan, peer) for peer in given}
+        held = {peer: reduction_of(self._plan, peer) for peer in given}
         seals = FrameSeals(self._evidence.signer, self._plan.version)
-        named = await asyncio.to_thread(judge, step, votes, given, holders, seals)  # there may be many signatures
+        named = await asyncio.to_thread(judge, step, votes, given, held, seals)  # there may be many signatures
         if not named:
             named = {peer: "no receipts" for peer in dispute.peers if peer not in given}
         faults = {peer: f"{named[peer]}, of step {step}" for peer in self._plan.peers if peer in named}

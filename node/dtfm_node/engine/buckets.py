@@ -5,25 +5,23 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from dtfm_protocol.bounds import FIRST_SHARED_BUCKET, MOST_BUCKETS
 from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.plan.reductions import Reduction, reductions
 
 BUCKET_BYTES = 25 << 20
 """Bytes of a bucket at most: large enough that a link's delay is small beside it, small enough that the first can be on
 its way while the backward still runs (as in PyTorch's DDP; Li et al., arXiv 2006.15704)."""
 _VALUE_BYTES = 4
-SHARED_GROUPS = range(FIRST_SHARED_BUCKET, MOST_BUCKETS)
-"""Numbers of the buckets of parameters that first and last stage share (tied embeddings)."""
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """Run of a flat gradient that its holders reduce together. Each holder owns a part of it."""
+    """Run of a flat gradient that its holders reduce together, some or all of which own a part of it."""
 
     group: int
     """Number of the bucket, the same for all its holders."""
-    holders: tuple[str, ...]
-    """Peer ids of the replicas that hold it, in the fixed order of every sum."""
+    reduction: Reduction
+    """Who holds it, in which codec it is reduced, and how large whose part is."""
     start: int
     """Element of the flat gradient at which the bucket begins."""
     elements: int
@@ -31,10 +29,14 @@ class Bucket:
     """Number of the last of the stage's groups of parameters that has gradients in it: it is final when that is."""
 
     @property
+    def holders(self) -> tuple[str, ...]:
+        """Peer ids of the replicas that hold it, in the fixed order of every sum."""
+        return self.reduction.holders
+
+    @property
     def parts(self) -> list[tuple[int, int]]:
         """Bounds `[low, high)` of the part that each holder owns, in elements from the bucket's start."""
-        count = len(self.holders)
-        return [(index * self.elements // count, (index + 1) * self.elements // count) for index in range(count)]
+        return self.reduction.bounds(self.elements)
 
 
 @dataclass(frozen=True)
@@ -61,19 +63,19 @@ def flats_of(
     shared: the parameters that first and last stage share, if the model ties its embeddings.
     most_bytes: bytes of a bucket at most; the same for all its holders.
     """
-    last = len(plan.stages) - 1
-    tied = set(shared) if last > 0 and stage in {0, last} else set()
-    own = [{name: size for name, size in group.items() if name not in tied} for group in groups]
-    flats = [_flat(own, plan.replicas(stage), range(SHARED_GROUPS.start), most_bytes)]
-    if tied:
-        both = [{name: size for name, size in group.items() if name in tied} for group in groups]
-        flats.append(_flat(both, plan.replicas(0) + plan.replicas(last), SHARED_GROUPS, most_bytes))
-    return tuple(flats)
+    found = [one for one in reductions(plan, tied=bool(shared)) if stage in one.stages]
+    tied = set(shared) if len(found) > 1 else set()
+    return tuple(
+        _flat(
+            [{name: size for name, size in group.items() if (name in tied) == one.is_shared} for group in groups],
+            one,
+            most_bytes,
+        )
+        for one in found
+    )
 
 
-def _flat(
-    groups: Sequence[Mapping[str, int]], holders: tuple[str, ...], numbers: Sequence[int], most_bytes: int
-) -> Flat:
+def _flat(groups: Sequence[Mapping[str, int]], reduction: Reduction, most_bytes: int) -> Flat:
     names = tuple(name for group in groups for name in group)
     ends = list(accumulate(sum(group.values()) for group in groups))
     elements = ends[-1]
@@ -81,11 +83,11 @@ def _flat(
     buckets = tuple(
         Bucket(
             number,
-            holders,
+            reduction,
             start,
             min(most, elements - start),
             after=bisect_left(ends, min(start + most, elements)),
         )
-        for number, start in zip(numbers, range(0, elements, most), strict=False)
+        for number, start in zip(reduction.buckets, range(0, elements, most), strict=False)
     )
     return Flat(names, elements, buckets)

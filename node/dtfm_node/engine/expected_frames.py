@@ -42,7 +42,7 @@ def step_frames(
     for message in received(boundary_messages(plan, me), me):
         yield ExpectedFrame(message.sender, message.key(step), sizes[message.kind])
     for bucket in buckets:
-        parts = [payload_bytes(plan.wire.gradients, (high - low,)) for low, high in bucket.parts]
+        parts = [payload_bytes(bucket.reduction.codec, (high - low,)) for low, high in bucket.parts]
         for message in received(reduction_messages(bucket, me), me):
             seal = SEAL_BYTES if message.kind is Kind.REDUCED else 0
             yield ExpectedFrame(message.sender, message.key(step), parts[message.index] + seal)

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import nn
 
-from dtfm_node.engine.buckets import SHARED_GROUPS, Bucket, Flat
+from dtfm_node.engine.buckets import Bucket, Flat
 
 
 class FlatGradients:
@@ -28,7 +28,7 @@ class FlatGradients:
                 parameters[name].grad = piece.view_as(parameters[name])
             for bucket in flat.buckets:
                 self.of_bucket[bucket.group] = buffer[bucket.start : bucket.start + bucket.elements]
-                if bucket.group in SHARED_GROUPS:
+                if bucket.reduction.is_shared:
                     self.shared = frozenset(flat.names)
 
     def zero(self) -> None:

@@ -11,13 +11,13 @@ from typing import Annotated
 
 from pydantic import Field
 
-from dtfm_node.engine.buckets import SHARED_GROUPS
 from dtfm_node.engine.frame_seals import FrameSeals, Seal
 from dtfm_protocol.bounds import MOST_BUCKETS, MOST_PEERS, Signature
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.job.resolved_job import Sha256
 from dtfm_protocol.plan.ballot import MOST_SQUARES, Vote
 from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.plan.reductions import SHARED_BUCKETS, Reduction, held_by, reductions
 from dtfm_protocol.schema import Schema
 from dtfm_protocol.wire.frames import Key, Kind
 
@@ -54,7 +54,7 @@ class StepReceipts(Schema):
 
     def of(self, shared: bool) -> list[PartReceipt]:
         """Return those of the buckets that first and last stage share, or of the others; in order."""
-        found = [part for part in self.parts if (part.group in SHARED_GROUPS) == shared]
+        found = [part for part in self.parts if (part.group in SHARED_BUCKETS) == shared]
         return sorted(found, key=lambda part: (part.group, part.index))
 
     @property
@@ -81,19 +81,17 @@ def squares_of(parts: Iterable[float]) -> float:
     return total
 
 
-def holders_of(plan: Plan, peer: str) -> Callable[[int], tuple[str, ...]]:
-    """Return a function that tells the holders of each bucket that `peer` holds, by the bucket's number."""
-    stage, last = plan.stage_of(peer), len(plan.stages) - 1
-    assert stage is not None, "only peers of the plan hold buckets"
-    own, ends = plan.replicas(stage), plan.replicas(0) + plan.replicas(last)
-    return lambda group: ends if group in SHARED_GROUPS else own
+def reduction_of(plan: Plan, peer: str) -> Callable[[int], Reduction | None]:
+    """Return a function that tells in which reduction `peer` holds a bucket, by the bucket's number; None: in none."""
+    held = held_by(reductions(plan, tied=True), peer)
+    return lambda group: next((one for one in held if group in one.buckets), None)
 
 
 def judge(
     step: int,
     votes: Mapping[str, Vote],
     receipts: Mapping[str, StepReceipts],
-    holders: Mapping[str, Callable[[int], tuple[str, ...]]],
+    held: Mapping[str, Callable[[int], Reduction | None]],
     seals: FrameSeals,
 ) -> dict[str, str]:
     """Return the peers that the receipts of step `step` prove to have lied, with what each has done.
@@ -105,19 +103,19 @@ def judge(
     Args:
         votes: the vote of each holder whose receipts are here.
         receipts: those receipts, by holder.
-        holders: the holders of each bucket, as `holders_of` tells them, by holder of receipts.
+        held: the reduction of each bucket, as `reduction_of` tells it, by holder of receipts.
     """
     named: dict[str, str] = {}
     sealed: dict[tuple[str, Key], set[tuple[str, float]]] = defaultdict(set)
     for holder, given in receipts.items():
         for part in given.parts:
             try:
-                owner = _checked(part, step, holders[holder], seals)
+                owner = _checked(part, step, held[holder], seals)
             except Refused as error:
                 named.setdefault(holder, f"receipts that prove nothing: {error}")
                 continue
             sealed[owner, _key(part, step)].add((part.sha256, part.squares))
-        if (fault := _unlike(votes[holder], given, holders[holder])) is not None:
+        if (fault := _unlike(votes[holder], given, held[holder])) is not None:
             named.setdefault(holder, fault)
     for (owner, key), contents in sealed.items():
         if len(contents) > 1:
@@ -131,21 +129,21 @@ def _key(part: PartReceipt, step: int) -> Key:
     return Key(Kind.REDUCED, step, part.index, part.group)
 
 
-def _checked(part: PartReceipt, step: int, holders: Callable[[int], tuple[str, ...]], seals: FrameSeals) -> str:
+def _checked(part: PartReceipt, step: int, held: Callable[[int], Reduction | None], seals: FrameSeals) -> str:
     """Return the owner of a part, after a check of its seal.
 
     Raises:
         Refused: there is no such part, or it is not the owner's seal.
     """
-    owners, key = holders(part.group), _key(part, step)
-    if part.index >= len(owners):
+    reduction, key = held(part.group), _key(part, step)
+    if reduction is None or part.index not in reduction.owners:
         raise Refused(f"{key} has no owner")
-    seal = Seal(bytes.fromhex(part.sha256), bytes.fromhex(part.seal))
-    seals.check(owners[part.index], key, seal, part.squares)
-    return owners[part.index]
+    seal, owner = Seal(bytes.fromhex(part.sha256), bytes.fromhex(part.seal)), reduction.holders[part.index]
+    seals.check(owner, key, seal, part.squares)
+    return owner
 
 
-def _unlike(vote: Vote, given: StepReceipts, holders: Callable[[int], tuple[str, ...]]) -> str | None:
+def _unlike(vote: Vote, given: StepReceipts, held: Callable[[int], Reduction | None]) -> str | None:
     """Return in what a holder's receipts are unlike its vote, or incomplete; None: in nothing."""
     squares: dict[int, list[float]] = defaultdict(list)
     indices: dict[int, list[int]] = defaultdict(list)
@@ -154,9 +152,12 @@ def _unlike(vote: Vote, given: StepReceipts, holders: Callable[[int], tuple[str,
         indices[part.group].append(part.index)
     if (given.reduced, given.shared) != (vote.reduced, vote.shared):
         return "receipts that do not give the root of its vote"
-    if any(found != list(range(len(holders(group)))) for group, found in indices.items()):
+    reduced = {group: held(group) for group in {*indices, *vote.sum_squares}}
+    owners = {group: () if one is None else one.owners for group, one in reduced.items()}
+    if any(tuple(found) != owners[group] for group, found in indices.items()):
         return "receipts of some parts of a bucket and not of others"
     sums = {group: squares_of(found) for group, found in squares.items()}
-    if sums != {group: value for group, value in vote.sum_squares.items() if len(holders(group)) > 1}:
+    with_others = {group for group, one in reduced.items() if one is not None and len(one.holders) > 1}
+    if sums != {group: value for group, value in vote.sum_squares.items() if group in with_others}:
         return "receipts that do not give the sums of squares of its vote"
     return None

@@ -9,11 +9,11 @@ from collections import defaultdict, deque
 from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
 
-from dtfm_node.engine.buckets import SHARED_GROUPS
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.identity.keys import short
 from dtfm_protocol.plan.ballot import Ballot, Commit, SetSums, Vote
 from dtfm_protocol.plan.mark import LayerRange
+from dtfm_protocol.plan.reductions import SHARED_BUCKETS
 from dtfm_protocol.plan.state_vote import StateVote, Votes
 
 Subject = Literal["reduced", "shared", "sum_squares", "state"]
@@ -186,10 +186,10 @@ class Arbiter:
             value
             for peers in self._stages
             for group, value in self.votes[peers[0]].sum_squares.items()
-            if group not in SHARED_GROUPS
+            if group not in SHARED_BUCKETS
         ]
         return found + list(_shared(self.votes[self._stages[0][0]]).values())
 
 
 def _shared(vote: Vote) -> dict[int, float]:
-    return {group: value for group, value in vote.sum_squares.items() if group in SHARED_GROUPS}
+    return {group: value for group, value in vote.sum_squares.items() if group in SHARED_BUCKETS}

@@ -64,15 +64,16 @@ def _boundaries(plan: Plan, peer: str, index: int) -> list[tuple[str, str]]:
 def reduction_messages(bucket: Bucket, peer: str) -> list[StepMessage]:
     """Return the parts of a bucket that `peer`, one of its holders, sends or receives: first all sums, then all totals.
 
-    Every holder sends each other one its own sum of the part that the other owns, and then the total of its own part.
+    Every holder sends each owner of a part its own sum of it, and every owner then sends each other holder the total.
     """
-    own = bucket.holders.index(peer)
-    others = [(index, other) for index, other in enumerate(bucket.holders) if other != peer]
+    own, owners = bucket.holders.index(peer), bucket.reduction.owners
+    others = [other for other in bucket.holders if other != peer] if own in owners else []
+    theirs = [(index, bucket.holders[index]) for index in owners if index != own]
     return [
-        *(StepMessage(Kind.PART, index, peer, other, bucket.group) for index, other in others),
-        *(StepMessage(Kind.PART, own, other, peer, bucket.group) for _, other in others),
-        *(StepMessage(Kind.REDUCED, own, peer, other, bucket.group) for _, other in others),
-        *(StepMessage(Kind.REDUCED, index, other, peer, bucket.group) for index, other in others),
+        *(StepMessage(Kind.PART, index, peer, owner, bucket.group) for index, owner in theirs),
+        *(StepMessage(Kind.PART, own, other, peer, bucket.group) for other in others),
+        *(StepMessage(Kind.REDUCED, own, peer, other, bucket.group) for other in others),
+        *(StepMessage(Kind.REDUCED, index, owner, peer, bucket.group) for index, owner in theirs),
     ]
 
 

@@ -85,7 +85,7 @@ class Trainer:
         drawn, shares = self._batches.training_windows / self._training.micro_batch, lru_cache(2)(self._targets_by_peer)
         alarm = PartAlarm(plan, me, drawn, lenience, shares)
         seals, auditor = FrameSeals(evidence.signer, plan.version), Auditor(plan, me, exchange, evidence, self._keeps)
-        self._all_reduce = AllReduce(me, plan.wire.gradients, exchange, machine, seals, alarm)
+        self._all_reduce = AllReduce(me, exchange, machine, seals, alarm)
         self._balloting = Balloting(plan, me, exchange, evidence, auditor, lenience, files.targets)
         self._hidden = state.hidden_size
         self._partners: set[str] = set()

@@ -7,6 +7,8 @@
 - `peer_state`: the state of a peer: under which plans it may still act, and which states of the model it holds
 - `plan`: which peer serves which stage of which micro-batch
 - `played_pace`: the pace of a plan's step: the durations and delays by which its orders of compute are made
+- `reductions`: the reductions of a step: who sums which gradients with whom, in which codec, and which part of them
+  each sums
 - `schedule`: pipeline schedules as data: the order in which each peer computes its share of a step
 - `schedule_check`: the check that a schedule can run: everything once, nothing before what it needs, no circle of
   waiting, within memory
@@ -14,5 +16,6 @@
   allocator's search
 - `signed_commit`: signed votes and commits: who said what of a step, so that anybody can check it later
 - `state_vote`: signed votes on states: the word of a replica on all tensors of its stage
+- `summed_parts`: the parts of a bucket of gradients that its holders sum, sized to their links
 - `voted_step`: proof that all peers of a plan have voted on a step: the signatures of their votes, without the votes
 """

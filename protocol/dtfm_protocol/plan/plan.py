@@ -35,6 +35,7 @@ from dtfm_protocol.plan.mark import StateDigest
 from dtfm_protocol.plan.peer_state import LayerRange, Mark
 from dtfm_protocol.plan.played_pace import Pacing
 from dtfm_protocol.plan.signed_commit import SignedCommit
+from dtfm_protocol.plan.summed_parts import SummedParts
 from dtfm_protocol.schema import NEEDED, Needs, Schema, check_needs, needs_of, unknown_key
 
 Route = Annotated[tuple[PeerName, ...], Field(max_length=MOST_STAGES)]
@@ -103,6 +104,9 @@ class Plan(Schema):
     """What actions and messages take, and how many micro-batches each peer may have in flight, by which the orders of
     compute are made. Without it all stages are taken for equally fast and links for free, and no more are in flight
     than keep such stages busy. All peers must know it: orders that were made otherwise may wait for each other."""
+    parts: Annotated[SummedParts | None, NEEDED] = Field(default=None, exclude_if=not_)
+    """How much of each bucket of gradients each replica sums. Without it all replicas of a stage sum equally much. All
+    peers must know it: each awaits what the others send by it."""
     resume: Resume = Resume()
     shadows: Annotated[tuple[PeerName | None, ...], Field(max_length=MOST_STAGES)] = ()
     """The peer that keeps a copy of the snapshots of each stage, for stages that one peer alone serves, else None.
@@ -162,6 +166,12 @@ class Plan(Schema):
     def _pacing_is_of_these_peers(self) -> Self:
         if self.pacing is not None:
             self.pacing.check(self.schedule, len(self.peers), len(self.pairs))
+        return self
+
+    @model_validator(mode="after")
+    def _parts_are_of_these_replicas(self) -> Self:
+        if self.parts is not None:
+            self.parts.check([len(self.replicas(stage)) for stage in range(len(self.stages))])
         return self
 
     @computed_field  # type: ignore[prop-decorator]
