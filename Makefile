@@ -73,6 +73,7 @@ bench-allocator: $(VENV)/installed
 	$(BIN)/python -m benchmarks.optimality --out benchmarks/results/optimality.md
 	$(BIN)/python -m benchmarks.v100 --out benchmarks/results/v100.md
 	$(BIN)/python -m benchmarks.fuller_cost --out benchmarks/results/fuller_cost.md
+	$(BIN)/python -m benchmarks.reductions --out benchmarks/results/reductions.md
 	$(BIN)/python -m benchmarks.scale --out benchmarks/results/scale.md
 
 bench-engine: $(VENV)/installed

@@ -70,6 +70,7 @@ UNITS = {
     "plan.strict": "",
     "plan.schedule": "",
     "plan.in_flight": "",
+    "plan.parts": "",
     "plan.wire.activations": "",
     "plan.wire.gradients": "",
     "plan.horizon": "seconds",

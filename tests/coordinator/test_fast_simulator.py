@@ -11,7 +11,10 @@ from dtfm_coordinator.allocator.paced_plan import paced as with_pace
 from dtfm_coordinator.allocator.problem.problem_arrays import SCHEDULES, Problem
 from dtfm_coordinator.allocator.search.layout import Layout
 from dtfm_coordinator.allocator.simulator.predicted_seconds import PredictedSeconds
+from dtfm_coordinator.allocator.sized_parts import slot_parts
 from dtfm_coordinator.allocator.workload import Workload, pose, predict
+from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.plan.summed_parts import WHOLE, SummedParts
 from dtfm_protocol.view.view import LayerSeconds, NodeView, View
 from tests.coordinator.swarms import DEMAND, drawn_stages, drawn_view, workload
 
@@ -54,12 +57,33 @@ def drawn(
     return view, work, posed, layout
 
 
-def both(view: View, work: Workload, posed: Problem, layout: Layout) -> tuple[PredictedSeconds, PredictedSeconds]:
-    """Its step by the fast form and exactly."""
+def both(
+    view: View, work: Workload, posed: Problem, layout: Layout, parts_seed: int | None = None
+) -> tuple[PredictedSeconds, PredictedSeconds]:
+    """Its step by the fast form and exactly; with drawn parts of the all-reduces where there is a seed."""
     plan = layout.plan(view.ids, SCHEDULES[posed.schedule], work.planning.wire, layout.recomputed(posed))
     if posed.paced:
         plan = with_pace(view, work, plan, layout.in_flight(posed, view.ids))
-    return layout.cost(posed), predict(view, work, plan).cost
+    if parts_seed is None:
+        return layout.cost(posed), predict(view, work, plan).cost
+    plan = plan.model_copy(update={"parts": drawn_parts(plan, np.random.default_rng(parts_seed))})
+    slots = slot_parts(plan, [view.ids[peer] for peer in layout.peers])
+    return layout.cost(posed, slots), predict(view, work, plan).cost
+
+
+def drawn_parts(plan: Plan, rng: np.random.Generator) -> SummedParts:
+    """Unlike parts for all; about a third of the holders sum nothing."""
+
+    def parts(count: int) -> tuple[int, ...]:
+        sizes = rng.uniform(0.1, 1.0, count) * (rng.uniform(size=count) > 0.3)
+        found = np.floor(sizes / max(sizes.sum(), 1e-9) * WHOLE).astype(int)
+        found[int(rng.integers(count))] += WHOLE - found.sum()
+        return tuple(found.tolist())
+
+    counts = [len(plan.replicas(stage)) for stage in range(len(plan.stages))]
+    return SummedParts(
+        stages=tuple(map(parts, counts)), shared=parts(counts[0] + counts[-1]) if len(counts) > 1 else ()
+    )
 
 
 @pytest.mark.parametrize("tight", [False, True])
@@ -93,6 +117,23 @@ def test_both_agree_exactly_on_what_first_and_last_stage_share_and_on_what_is_no
     seed: int, schedule: str, tied: int, frozen: int
 ) -> None:
     fast, exact = both(*drawn(seed, limited=False, schedule=schedule, tied=tied, frozen=frozen))
+    for part in PARTS:
+        assert getattr(fast, part) == pytest.approx(getattr(exact, part), rel=1e-9, abs=1e-12)
+
+
+@given(
+    seed=st.integers(0, 10_000),
+    parts=st.integers(0, 10_000),
+    schedule=st.sampled_from(SCHEDULES),
+    tied=st.sampled_from([None, 0, 200_000, 5_000_000]),
+    frozen=st.sampled_from([0, 0, 5, 12]),
+)
+@settings(max_examples=100, deadline=None)
+def test_both_agree_exactly_whoever_sums_how_much(
+    seed: int, parts: int, schedule: str, tied: int | None, frozen: int
+) -> None:
+    frozen = 0 if tied is None else frozen
+    fast, exact = both(*drawn(seed, limited=False, schedule=schedule, tied=tied, frozen=frozen), parts_seed=parts)
     for part in PARTS:
         assert getattr(fast, part) == pytest.approx(getattr(exact, part), rel=1e-9, abs=1e-12)
 

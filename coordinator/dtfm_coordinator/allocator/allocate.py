@@ -25,6 +25,7 @@ from dtfm_coordinator.allocator.search.layout_evolution import Evolution
 from dtfm_coordinator.allocator.search.promising_shapes import ranked
 from dtfm_coordinator.allocator.search.starts import at_random, every, in_order, near_by_message, placements, starts
 from dtfm_coordinator.allocator.simulator.predicted_seconds import PredictedSeconds
+from dtfm_coordinator.allocator.sized_parts import by_links, shortest, sizings, slot_parts
 from dtfm_coordinator.allocator.why_no_plan import why_no_plan
 from dtfm_coordinator.allocator.workload import Workload, as_cost, is_soon_predicted, pose, predict
 from dtfm_protocol.errors import UserError
@@ -224,10 +225,24 @@ def _finalists(
         plan = layout.plan(peers, SCHEDULES[posed.schedule], work.planning.wire, layout.recomputed(problem))
         if problem.paced:
             plan = paced(view, work, plan, layout.in_flight(problem, peers))
-        cost = predict(view, work, plan).cost if is_soon_predicted(work, plan) else layout.cost(problem)
+        plan, cost = _priced(view, work, plan, layout, problem, peers)
         if np.isfinite(cost.total):
             found.append(_Finalist(layout, plan, cost))
     return found
+
+
+def _priced(
+    view: View, work: Workload, plan: Plan, layout: Layout, problem: Problem, peers: tuple[str, ...]
+) -> tuple[Plan, PredictedSeconds]:
+    """Return a layout's plan, with parts of its all-reduces that are sized to links where the job wants that and it
+    saves time, and what its step takes."""
+    sizes = work.planning.parts == "auto" and max(layout.counts) > 1
+    if is_soon_predicted(work, plan):
+        return by_links(view, work, plan) if sizes else (plan, predict(view, work, plan).cost)
+    names = [peers[peer] for peer in layout.peers]
+    others = sizings(view, work, plan, {}) if sizes else ()
+    priced = [(other, layout.cost(problem, slot_parts(other, names))) for other in others]
+    return shortest(plan, layout.cost(problem), priced)
 
 
 def _chosen(finalists: list[_Finalist], old: InForce) -> _Finalist:
@@ -278,6 +293,7 @@ def _reason(work: Workload, best: _Finalist, finalists: list[_Finalist]) -> str:
     line += f", {best.plan.schedule}" if len(work.schedules) > 1 else ""
     if best.plan.pacing is not None:
         line += f", up to {most_kept(orders(best.plan))} micro-batches in flight to hide links"
+    line += ", gradients summed by links" if best.plan.parts is not None else ""
     line += f": {best.cost.total:.3g} s a step predicted"
     others: dict[str, float] = {}
     for one in sorted(finalists, key=lambda one: one.cost.total):

@@ -25,7 +25,7 @@ def lower_bound(problem: Problem) -> float:
     bounds = [np.inf]
     for stages in range(1, min(len(problem.forward), problem.layers) + 1):
         if _fits(problem, stages):
-            bounds.append(_alone(problem) if stages == 1 else _pipelined(problem, stages))
+            bounds.append(data_parallel_bound(problem) if stages == 1 else _pipelined(problem, stages))
     return float(min(bounds))
 
 
@@ -56,8 +56,8 @@ def _whole_layers(problem: Problem) -> float:
     return float(problem.trained_before[-1]) + problem.head_weight_layers
 
 
-def _alone(problem: Problem) -> float:
-    """Return the bound in seconds of a step with one stage, on the best number of peers."""
+def data_parallel_bound(problem: Problem) -> float:
+    """Return the bound in seconds of a step with one stage, on the best number of peers, whoever sums how much."""
     work = problem.micro_batches * _whole_layers(problem)
     speeds = np.cumsum(_speeds(problem))[: problem.micro_batches]
     count = np.arange(1, len(speeds) + 1)
@@ -66,7 +66,8 @@ def _alone(problem: Problem) -> float:
     delay = _least_delay(problem)
     gradients = float(problem.gradient_before[-1]) + problem.embedding_gradients + problem.head_gradients
     gradients -= problem.tied_gradients
-    # Each sends a part to every other one, twice; over one uplink, one after another.
+    # The largest part is an equal one at least, and crosses each link of its owner's twice; over uplinks all parts but
+    # the own one go ahead, and each part back to all others, which in the mean is twice what an equal part has.
     link = 2 * gradients / count / fastest if fastest else np.full(len(count), np.inf)
     uplink = 2 * (count - 1) * gradients / count / float(problem.uplink.max())
     reduce = np.where(count > 1, 2 * delay + np.maximum(link, uplink), 0.0)

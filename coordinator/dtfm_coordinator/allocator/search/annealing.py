@@ -57,7 +57,8 @@ def anneal(
     """
     slots, stages = len(shares), len(counts)
     course = course_of(problem, order[:slots], counts, shares, layers, ahead, no_course())
-    current = play(problem, order[:slots], counts, layers, course)[3]
+    equal = np.empty((2, 0), dtype=np.float64)
+    current = play(problem, order[:slots], counts, layers, course, equal)[3]
     current += moving_a_step(problem, now, order[:slots], counts, layers)
     best, best_order, best_counts, best_shares = current, order, counts, shares
     best_layers, best_ahead = layers, ahead
@@ -100,7 +101,7 @@ def anneal(
             if len(new_layers) == 0:
                 continue
             new_course = course_of(problem, peers, new_counts, new_shares, new_layers, new_ahead, new_course)
-        objective = play(problem, peers, new_counts, new_layers, new_course)[3]
+        objective = play(problem, peers, new_counts, new_layers, new_course, equal)[3]
         objective += moving_a_step(problem, now, peers, new_counts, new_layers)
         worse = objective - current
         if worse <= 0.0 or rng.random() < np.exp(-worse / (temperature * current)):

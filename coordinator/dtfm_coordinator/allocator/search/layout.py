@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from dtfm_coordinator.allocator.foundations.compiled import compiled, compiled_inside
 from dtfm_coordinator.allocator.problem.problem_arrays import Problem
-from dtfm_coordinator.allocator.simulator.fast_simulator import play
+from dtfm_coordinator.allocator.simulator.fast_simulator import EQUAL_PARTS, play
 from dtfm_coordinator.allocator.simulator.predicted_seconds import PredictedSeconds
 from dtfm_coordinator.allocator.simulator.slot_course import NO_COURSE, ROUNDS, Course, course_of, no_course
 from dtfm_coordinator.allocator.simulator.slot_memory import most_layers
@@ -109,10 +109,14 @@ class Layout:
         """Return routes and order of compute."""
         return course_of(problem, *self.arrays(), self.more, NO_COURSE)
 
-    def cost(self, problem: Problem) -> PredictedSeconds:
-        """Return the predicted seconds of a step, by the fast form of the simulated step."""
+    def cost(self, problem: Problem, parts: Floats = EQUAL_PARTS) -> PredictedSeconds:
+        """Return the predicted seconds of a step, by the fast form of the simulated step.
+
+        Args:
+            parts: the part of each reduction that each slot sums, as `play` takes it.
+        """
         peers, counts, _, layers = self.arrays()
-        busiest, last, committed, applied = play(problem, peers, counts, layers, self.course(problem))
+        busiest, last, committed, applied = play(problem, peers, counts, layers, self.course(problem), parts)
         if not np.isfinite(applied):
             return PredictedSeconds(busiest, np.inf, np.inf, 0.0)
         return PredictedSeconds(busiest, last - busiest, committed - last, applied - committed)

@@ -9,7 +9,7 @@ import numpy as np
 
 from dtfm_coordinator.allocator.problem.problem_arrays import Problem
 from dtfm_coordinator.allocator.search.layout import Layout, layers_for
-from dtfm_coordinator.allocator.simulator.fast_simulator import play
+from dtfm_coordinator.allocator.simulator.fast_simulator import EQUAL_PARTS, play
 from dtfm_coordinator.allocator.simulator.slot_course import NO_COURSE, course_of
 from dtfm_coordinator.allocator.simulator.slot_routes import assign_shares
 
@@ -180,7 +180,7 @@ def priced(problem: Problem, now: Layout, change: LayoutChange) -> Priced | None
             if change.kind == "layer" or not layers.size:
                 continue
             course = course_of(problem, peers, counts, shares, layers, ahead, course)
-        seconds = float(play(problem, peers, counts, layers, course)[3])
+        seconds = float(play(problem, peers, counts, layers, course, EQUAL_PARTS)[3])
         if math.isfinite(seconds) and (best is None or seconds < best.seconds):
             best = Priced(Layout.from_arrays(peers, counts, shares, layers, ahead), seconds)
     return best

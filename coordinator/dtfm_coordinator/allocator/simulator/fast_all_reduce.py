@@ -1,6 +1,7 @@
 """Fast form of the all-reduces at a step's end, as machine code: of each stage, and of what first and last stage share.
 
-Every holder of gradients sends each other one its part; the owner of a part that has all of it sends the sum to all.
+Every holder of gradients sends each owner of a part its own of it; the owner that has all of it sends the sum to all.
+Parts are shares of the whole, by slot, for both reductions, or none: then all are alike.
 """
 
 import numpy as np
@@ -16,44 +17,62 @@ OWN, TIED = range(2)
 """Reductions of a peer of first or last stage: among its stage's replicas, and among the peers of both stages."""
 
 
+@compiled
+def equal_parts(counts: Ints) -> Floats:
+    """Return the parts where all holders sum equally much, shape (2, slots)."""
+    slots, last = counts.sum(), len(counts) - 1
+    parts, slot = np.zeros((2, slots), dtype=np.float64), 0
+    for stage in range(last + 1):
+        parts[OWN, slot : slot + counts[stage]] = 1.0 / counts[stage]
+        slot += counts[stage]
+    parts[TIED, : counts[0]] = 1.0 / (counts[0] + counts[last])
+    parts[TIED, slots - counts[last] :] = 1.0 / (counts[0] + counts[last])
+    return parts
+
+
 @compiled_inside
-def all_reduced(problem: Problem, peers: Ints, ends: Floats, gradients: float) -> Floats:
+def all_reduced(problem: Problem, peers: Ints, ends: Floats, gradients: float, shares: Floats) -> Floats:
     """Return the seconds at which each peer of a stage holds the reduced gradients, if all actions have ended at
-    `ends`."""
-    count = len(peers)
-    if count == 1 or gradients == 0.0:
+    `ends`; the owner of share `shares[member]` of them sums it."""
+    if len(peers) == 1 or gradients == 0.0:
         return ends.copy()
-    part = gradients / count
-    summed = _exchanged(problem, peers, ends, ends, part)
-    return _exchanged(problem, peers, ends, summed, part)
+    parts = gradients * shares
+    summed = _exchanged(problem, peers, ends, ends, parts, True)
+    return _exchanged(problem, peers, ends, summed, parts, False)
 
 
 @compiled_inside
-def _exchanged(problem: Problem, peers: Ints, ends: Floats, ready: Floats, part: float) -> Floats:
-    """Return when each has received a part from all others, who send it when they are `ready`, each to all at once.
+def _exchanged(problem: Problem, peers: Ints, ends: Floats, ready: Floats, parts: Floats, to_owners: bool) -> Floats:
+    """Return when each has received what the others send it when they are `ready`, each to all at once: `to_owners`
+    their own of the receiver's part, else the sums of the senders' parts. Who receives nothing is done when ready.
 
-    Where the peers were ready later than their `ends`, they sent other parts from then on, and each link is taken
-    until its own has left.
+    In the second exchange they sent other parts from their `ends` on, and each link is taken until its own has left.
     """
-    count = len(peers)
-    again = (ready != ends).any()
+    count, whole = len(peers), parts.sum()
     done = ready.copy()
     for receiver in range(count):
         there = peers[receiver]
         earliest, least_delay = np.inf, np.inf
         for sender in range(count):
-            if sender == receiver:
+            part = parts[receiver] if to_owners else parts[sender]
+            if sender == receiver or part == 0.0:
                 continue
             here = peers[sender]
-            alone = seconds_to_send(part, problem.beta[here, there])
-            took = max(alone, seconds_to_send((count - 1) * part, problem.uplink[here]))
-            begun = max(ready[sender], ends[sender] + took) if again else ready[sender]
+            rate, uplink = problem.beta[here, there], problem.uplink[here]
+            others = whole - parts[sender]  # to their owners
+            taken = max(seconds_to_send(parts[receiver], rate), seconds_to_send(others, uplink))
+            begun, took = ready[sender], taken
+            if not to_owners:
+                begun = max(ready[sender], ends[sender] + taken)
+                took = max(seconds_to_send(part, rate), seconds_to_send((count - 1) * part, uplink))
             done[receiver] = max(done[receiver], begun + took + problem.alpha[here, there])
             earliest = min(earliest, ready[sender])
             least_delay = min(least_delay, problem.alpha[here, there])
-        if problem.downlink[there] < np.inf:
-            all_in = earliest + seconds_to_send((count - 1) * part, problem.downlink[there])
-            done[receiver] = max(done[receiver], all_in + least_delay)
+        if problem.downlink[there] < np.inf and earliest < np.inf:
+            size = (count - 1) * parts[receiver] if to_owners else whole - parts[receiver]
+            done[receiver] = max(
+                done[receiver], earliest + seconds_to_send(size, problem.downlink[there]) + least_delay
+            )
     return done
 
 
@@ -66,6 +85,7 @@ def tied_all_reduced(
     pairs: Ints,
     backlog: Floats,
     own: tuple[float, float],
+    shares: Floats,
 ) -> Floats:
     """Return the seconds at which each peer of first and last stage holds all of its reduced gradients, shape (slots,);
     for those between, their entry of `ends`.
@@ -77,6 +97,7 @@ def tied_all_reduced(
     pairs: pairs of slots between which micro-batches go, shape (P, 2).
     backlog: seconds at which each pair's link back has carried all gradients, shape (P,).
     own: bytes of the first stage's gradients, and of the last one's, without those that they share.
+    shares: the part of each reduction that each slot sums, shape (2, slots).
     """
     slots = len(peers)
     left = np.zeros((slots, slots), dtype=np.float64)
@@ -84,15 +105,18 @@ def tied_all_reduced(
         # The link ahead is free: all that went over it has come back before its sender's last action.
         for pair in range(len(pairs)):
             left[pairs[pair, 1], pairs[pair, 0]] = backlog[pair]
-    sizes = np.zeros((2, slots), dtype=np.float64)
-    sizes[OWN, : counts[0]], sizes[OWN, slots - counts[-1] :] = own[0] / counts[0], own[1] / counts[-1]
-    sizes[TIED] = problem.tied_gradients / (counts[0] + counts[-1])
+    sizes, whole = np.zeros((2, slots), dtype=np.float64), np.zeros((2, slots), dtype=np.float64)
+    for slot in range(slots):
+        if slot < counts[0] or slot >= slots - counts[-1]:
+            whole[OWN, slot], whole[TIED, slot] = own[0] if slot < counts[0] else own[1], problem.tied_gradients
+            sizes[OWN, slot] = shares[OWN, slot] * whole[OWN, slot]
+            sizes[TIED, slot] = shares[TIED, slot] * whole[TIED, slot]
     through = np.empty((2, slots), dtype=np.float64)
     for slot in range(slots):
         through[OWN, slot], through[TIED, slot] = ends[slot], ends[slot]
     sent, taken = np.zeros(slots, dtype=np.float64), np.zeros(slots, dtype=np.float64)
-    summed = _both_exchanged(problem, peers, counts, sizes, through, left, sent, taken)
-    reduced = _both_exchanged(problem, peers, counts, sizes, summed, left, sent, taken)
+    summed = _both_exchanged(problem, peers, counts, sizes, whole, through, left, sent, taken, True)
+    reduced = _both_exchanged(problem, peers, counts, sizes, whole, summed, left, sent, taken, False)
     held = np.empty(slots, dtype=np.float64)
     for slot in range(slots):
         held[slot] = max(reduced[OWN, slot], reduced[TIED, slot])
@@ -101,13 +125,23 @@ def tied_all_reduced(
 
 @compiled_inside
 def _both_exchanged(
-    problem: Problem, peers: Ints, counts: Ints, sizes: Floats, ready: Floats, left: Floats, sent: Floats, taken: Floats
+    problem: Problem,
+    peers: Ints,
+    counts: Ints,
+    sizes: Floats,
+    whole: Floats,
+    ready: Floats,
+    left: Floats,
+    sent: Floats,
+    taken: Floats,
+    to_owners: bool,
 ) -> Floats:
-    """Return when each peer of first and last stage has received, of each of its two reductions, a part from all
-    others, who send it when they are `ready`; by reduction and slot, as `sizes` and `ready` are.
+    """Return when each peer of first and last stage has received, of each of its two reductions, what the others send
+    when they are `ready`: as in `_exchanged`; by reduction and slot, as `sizes`, the parts, and `ready` are.
 
-    What is ready first goes first, the stage's own before what is shared: on links, which are free from `left` on, and
-    on uplinks and downlinks, which are from `sent` and `taken` on. All three are brought up to date.
+    `whole` has the bytes of all parts together, by reduction and slot. What is ready first goes first, the
+    stage's own before what is shared: on links, which are free from `left` on, and on uplinks and downlinks, which are
+    from `sent` and `taken` on. All three are brought up to date.
     """
     slots, firsts, lasts = len(peers), counts[0], counts[-1]
     arrived = ready.copy()
@@ -120,14 +154,19 @@ def _both_exchanged(
         early = OWN if ready[OWN, sender] <= ready[TIED, sender] else TIED
         for which in (early, 1 - early):
             others = near - 1 if which == OWN else firsts + lasts - 1
-            size, begun = sizes[which, sender], ready[which, sender]
-            if size == 0.0:
+            begun, everything = ready[which, sender], others * sizes[which, sender]
+            if to_owners:
+                everything = whole[which, sender] - sizes[which, sender]
+            if everything <= 0.0:
                 continue  # of what is not trained nothing is sent
-            sent[sender] = max(sent[sender], begun) + seconds_to_send(others * size, problem.uplink[here])
+            sent[sender] = max(sent[sender], begun) + seconds_to_send(everything, problem.uplink[here])
             for receiver in range(slots):
                 there = peers[receiver]
                 inside = (receiver < firsts) == (sender < firsts)
                 if receiver == sender or firsts <= receiver < slots - lasts or (which == OWN and not inside):
+                    continue
+                size = sizes[which, receiver if to_owners else sender]
+                if size == 0.0:
                     continue
                 took = seconds_to_send(size, problem.beta[here, there])
                 left[sender, receiver] = max(max(left[sender, receiver], begun) + took, sent[sender])
@@ -144,8 +183,11 @@ def _both_exchanged(
             if earliest[which, receiver] < np.inf:
                 near = firsts if receiver < firsts else lasts
                 others = near - 1 if which == OWN else firsts + lasts - 1
+                everything = others * sizes[which, receiver]
+                if not to_owners:
+                    everything = whole[which, receiver] - sizes[which, receiver]
                 taken[receiver] = max(taken[receiver], earliest[which, receiver])
-                taken[receiver] += seconds_to_send(others * sizes[which, receiver], downlink)
+                taken[receiver] += seconds_to_send(everything, downlink)
                 arrived[which, receiver] = max(arrived[which, receiver], taken[receiver] + least_delay[which, receiver])
     return arrived
 

@@ -19,13 +19,22 @@ import numpy.typing as npt
 from dtfm_coordinator.allocator.foundations.compiled import compiled, compiled_inside
 from dtfm_coordinator.allocator.problem.problem_arrays import Problem
 from dtfm_coordinator.allocator.simulator.compiled_schedule import BACKWARD, FORWARD, KINDS, WEIGHT, kinds_of
-from dtfm_coordinator.allocator.simulator.fast_all_reduce import all_reduced, seconds_to_send, tied_all_reduced
+from dtfm_coordinator.allocator.simulator.fast_all_reduce import (
+    OWN,
+    all_reduced,
+    equal_parts,
+    seconds_to_send,
+    tied_all_reduced,
+)
 from dtfm_coordinator.allocator.simulator.heap import pop, push
 from dtfm_coordinator.allocator.simulator.slot_course import Course
 from dtfm_coordinator.allocator.simulator.slot_pace import action_seconds, backward_layers
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
+
+EQUAL_PARTS: Floats = np.empty((2, 0), dtype=np.float64)
+"""Parts of a step's reductions where all holders sum equally much."""
 
 
 @compiled
@@ -35,6 +44,7 @@ def play(
     counts: Ints,
     layers: Ints,
     course: Course,
+    parts: Floats,
 ) -> tuple[float, float, float, float]:
     """Play one training step.
 
@@ -43,12 +53,16 @@ def play(
     counts: number of peers of each stage, shape (K,).
     layers: number of layers of each stage, shape (K,).
     course: routes, order of compute, and which stages recompute (`slot_course.course_of`).
+    parts: the part of its stage's gradients, and of those that first and last stage share, that each slot sums, shape
+    (2, slots); shape (2, 0): all sum equally much.
 
     Returns:
     The compute of the busiest peer; when the last action has ended, when all have the commit, and when all have
     taken their optimizer step. Seconds, infinite where a pair that cannot talk would have to.
     """
     slots, stages = len(peers), len(counts)
+    if parts.shape[1] == 0:
+        parts = equal_parts(counts)
     kinds = kinds_of(problem.schedule)
     ends, backlog = _last_actions(problem, peers, counts, layers, course)
     busiest, last, slot = 0.0, 0.0, 0
@@ -81,11 +95,12 @@ def play(
         layer += layers[stage]
         update_layers[stage] = gradients / problem.whole_layer_gradients
         if tied == 0.0 or 0 < stage < stages - 1:
-            reduced = all_reduced(problem, peers[first_slot:slot], ends[first_slot:slot], gradients)
+            shares = parts[OWN, first_slot:slot]
+            reduced = all_reduced(problem, peers[first_slot:slot], ends[first_slot:slot], gradients, shares)
             for member in range(first_slot, slot):
                 held[member] = reduced[member - first_slot]
     if tied > 0.0:
-        both = tied_all_reduced(problem, peers, counts, ends, course.pairs, backlog, (first_own, last_own))
+        both = tied_all_reduced(problem, peers, counts, ends, course.pairs, backlog, (first_own, last_own), parts)
         for member in range(slots):
             if member < counts[0] or member >= slots - counts[-1]:
                 held[member] = both[member]

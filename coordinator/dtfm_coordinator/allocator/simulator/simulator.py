@@ -6,8 +6,8 @@ The step is played as `node/dtfm_node/engine` runs it:
   and receiving cost no compute;
 - messages cross the network as `simulated_network` says: in order on each link, uplinks and downlinks shared;
 - the replicas of a stage reduce its gradients by parts (`engine.allreduce`): a replica whose last action is done sends
-  each other one its part; the owner of a part that has all of it sends the sum to all others. Stages do so at their
-  own times, beside what other stages still send;
+  each owner of a part its own of it; the owner that has all of it sends the sum to all others. Who owns how much the
+  plan says (`dtfm_protocol.plan.reductions`). Stages do so at their own times, beside what other stages still send;
 - `plan.peers[0]` collects a vote from every peer once it holds the reduced gradients, and answers all with the commit
   (`engine.step_arbiter`); these carry next to no bytes, so they take the links' delays alone; then each peer updates.
 
@@ -26,6 +26,7 @@ from dtfm_coordinator.allocator.simulator.predicted_seconds import PredictedSeco
 from dtfm_coordinator.allocator.simulator.simulated_network import SimulatedMessage, SimulatedNetwork
 from dtfm_coordinator.allocator.simulator.simulated_timeline import SimulatedSpan, Simulation, TransferKind
 from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.plan.reductions import Reduction, reductions
 from dtfm_protocol.plan.schedule import Action, orders
 
 SIMULTANEOUS = 1e-12
@@ -102,18 +103,14 @@ class _Step:
         self._orders = orders(plan)
         self._events = _Events()
         self._network = SimulatedNetwork(links, self._events.at)
-        groups = [plan.replicas(stage) for stage in range(self._last + 1)]
-        self._stage_of = {peer: stage for stage, group in enumerate(groups) for peer in group}
-        rows = [[links.index[peer] for peer in group] for group in groups]
-        self._reductions = [
-            [_Reduction("all-reduce", group, size, self._network)]
-            for group, size in zip(rows, gradient_bytes, strict=True)
-        ]
+        self._stage_of = {peer: stage for stage in range(self._last + 1) for peer in plan.replicas(stage)}
+        self._reductions: list[list[_Reduction]] = [[] for _ in plan.stages]
         """Reductions in which the peers of each stage take part, in the order in which they send parts."""
-        if self._last > 0 and tied_gradient_bytes > 0:
-            tied = _Reduction("tied all-reduce", rows[0] + rows[-1], tied_gradient_bytes, self._network)
-            self._reductions[0].append(tied)
-            self._reductions[-1].append(tied)
+        for one in reductions(plan, tied=tied_gradient_bytes > 0):
+            size = tied_gradient_bytes if one.is_shared else gradient_bytes[one.stages[0]]
+            reduction = _Reduction(one, size, links, self._network)
+            for stage in one.stages:
+                self._reductions[stage].append(reduction)
         # (micro-batch, stage) whose forward's or backward's input is there.
         self._activations = {(index, 0) for index in range(len(plan.routes))}
         self._gradients: set[tuple[int, int]] = set()
@@ -229,27 +226,37 @@ class _Step:
 class _Reduction:
     """All-reduce of the same gradients by all who hold them; peers by their rows in the links."""
 
-    def __init__(
-        self, kind: TransferKind, holders: Sequence[int], gradient_bytes: float, network: SimulatedNetwork
-    ) -> None:
-        self._kind, self._holders, self._network = kind, holders, network
-        self._part_bytes = gradient_bytes / len(holders)
-        # Of its own part each needs everyone's, its own included; of sums everyone's. Of nothing nobody sends any.
-        awaited = len(holders) if gradient_bytes > 0 else 1
-        self._parts_missing = dict.fromkeys(holders, awaited)
-        self._sums_missing = dict.fromkeys(holders, awaited)
+    def __init__(self, one: Reduction, gradient_bytes: float, links: Links, network: SimulatedNetwork) -> None:
+        self._kind: TransferKind = "tied all-reduce" if one.is_shared else "all-reduce"
+        self._network = network
+        self._holders = [links.index[peer] for peer in one.holders]
+        sizes = zip(self._holders, one.amounts(gradient_bytes), strict=True)
+        self._part_bytes = {row: size for row, size in sizes if size > 0}
+        """Bytes of each owner's part; of nothing there are no parts."""
+        # Each holder sends its own of a part to the owner, itself included, and needs the sums of all owners.
+        self._parts_missing = dict.fromkeys(self._part_bytes, len(self._holders))
+        self._sums_missing = dict.fromkeys(self._holders, len(self._part_bytes))
         self.held: dict[int, float] = {}
         """Seconds when each holder had all sums, by its row."""
 
     def send_parts(self, now: float, row: int) -> None:
         """Send a holder's parts to their owners, now that it has its gradients; its own it takes by `take_part`."""
-        self._to_all_others(now, row, self.take_part)
+        if not self._part_bytes:
+            self.held[row] = now
+        for owner, size in self._part_bytes.items():
+            if owner != row:
+                self._send(now, row, owner, size, self.take_part)
 
     def take_part(self, now: float, row: int) -> None:
-        """Let an owner have one more of all holders' gradients of its part; send out the sum if it is the last."""
+        """Let an owner have one more of all holders' gradients of its part, and send out the sum if it is the last;
+        without effect for who owns none."""
+        if row not in self._part_bytes:
+            return
         self._parts_missing[row] -= 1
         if self._parts_missing[row] == 0:
-            self._to_all_others(now, row, self._take_sum)
+            for other in self._holders:
+                if other != row:
+                    self._send(now, row, other, self._part_bytes[row], self._take_sum)
             self._take_sum(now, row)
 
     def _take_sum(self, now: float, row: int) -> None:
@@ -257,11 +264,9 @@ class _Reduction:
         if self._sums_missing[row] == 0:
             self.held[row] = now
 
-    def _to_all_others(self, now: float, row: int, take: Callable[..., None]) -> None:
-        for other in self._holders:
-            if other != row and self._part_bytes > 0:
-                arrive = partial(take, row=other)
-                self._network.send(SimulatedMessage(row, other, self._kind, None, self._part_bytes, now, arrive))
+    def _send(self, now: float, row: int, other: int, size: float, take: Callable[..., None]) -> None:
+        arrive = partial(take, row=other)
+        self._network.send(SimulatedMessage(row, other, self._kind, None, size, now, arrive))
 
 
 def _after(start: float, end: float) -> float:

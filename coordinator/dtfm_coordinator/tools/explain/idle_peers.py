@@ -12,6 +12,7 @@ from dtfm_coordinator.allocator.problem.model_demand import (
     memory_needed,
     stage_seconds,
 )
+from dtfm_coordinator.allocator.sized_parts import by_links
 from dtfm_coordinator.allocator.workload import Workload, predict
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.plan.schedule import orders
@@ -60,7 +61,8 @@ def _try(plan: Plan, view: View, work: Workload, peer: str) -> IdlePeer:
         if memory is not None and memory_needed(joined, work.demand, apart)[peer] > memory:
             continue
         fits = True
-        seconds = predict(view, work, joined).cost.total
+        cost = predict(view, work, joined).cost if plan.parts is None else by_links(view, work, joined)[1]
+        seconds = cost.total
         if seconds < best.seconds:
             best = IdlePeer(peer, stage, seconds, "")
     if best.stage is not None:
@@ -101,4 +103,6 @@ def with_replica(
         owned = plan.micro_batches(giver)
         for number in range(count):
             routes[owned[((2 * number + 1) * len(owned)) // (2 * count)]][stage] = peer
-    return plan.model_copy(update={"routes": tuple(tuple(route) for route in routes), "cost": None, "pacing": None})
+    return plan.model_copy(
+        update={"routes": tuple(tuple(route) for route in routes), "cost": None, "pacing": None, "parts": None}
+    )

@@ -16,6 +16,7 @@ from dtfm_coordinator.allocator.problem.problem_arrays import Problem
 from dtfm_coordinator.allocator.search.layout import Layout
 from dtfm_coordinator.allocator.search.neighbours import ALIKE, Kind, LayoutChange, Neighbours, priced
 from dtfm_coordinator.allocator.simulator.compiled_schedule import kinds_of
+from dtfm_coordinator.allocator.sized_parts import by_links
 from dtfm_coordinator.allocator.workload import Workload, pose, predict
 from dtfm_coordinator.tools.formatting import named
 from dtfm_protocol.plan.plan import Plan
@@ -119,7 +120,8 @@ def _simulated(
         changed = layout.plan(view.ids, plan.schedule, plan.wire, layout.recomputed(posed))
         if posed.paced:
             changed = paced(view, work, changed, layout.in_flight(posed, view.ids))
-        seconds = predict(view, work, changed).cost.total
+        cost = predict(view, work, changed).cost if plan.parts is None else by_links(view, work, changed)[1]
+        seconds = cost.total
         if math.isfinite(seconds) and (change.kind not in exact or seconds < exact[change.kind].seconds):
             exact[change.kind] = SingleChange(change.words.format(*names), seconds)
     return list(exact.values())
