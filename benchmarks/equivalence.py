@@ -2,8 +2,10 @@
 
     python -m benchmarks.equivalence [--steps 20] [--out benchmarks/results/equivalence.md]
 
-For each plan: the largest relative difference of loss and of gradient norm over the steps, and the relative L2
-difference of the final weights. Exits with 1 if any is beyond 1e-5, or if replicas are not bit-identical.
+Besides whole models on plain text: adapters, frozen layers, and documents that stand apart, packed into sequences or
+each in one of its own, of which only a part is learned. For each plan: the largest relative difference of loss and of
+gradient norm over the steps, and the relative L2 difference of the final weights. Exits with 1 if any is beyond 1e-5,
+or if replicas are not bit-identical.
 """
 
 import argparse
@@ -34,8 +36,8 @@ num_attention_heads = 4
 num_key_value_heads = 2
 tie_word_embeddings = {tied}
 [data]
-text = "cpython"
 tokenizer = "bytes"
+{data}
 [training]
 steps = {steps}
 global_batch = 16
@@ -43,6 +45,7 @@ micro_batch = 2
 sequence_length = 128
 learning_rate = 1e-3
 warmup_steps = 5
+{training}
 [evaluation]
 every = 10
 sequences = 8
@@ -51,6 +54,29 @@ schedule = "{schedule}"
 [checkpoint]
 every = 0
 """
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a job says that is not the same for all: of `[data]`, and of `[training]` with tables below it."""
+
+    data: str = 'text = "cpython"'
+    training: str = ""
+
+
+CHAT = 'chat_template = "chat.jinja"\nsources = [{ path = "chat.jsonl", kind = "messages" }]'
+KINDS: dict[str, Kind] = {
+    "": Kind(),
+    "messages": Kind(data=CHAT),
+    "messages, packed": Kind(data=f"packing = true\n{CHAT}"),
+    "text, packed": Kind(data='packing = true\nsources = [{ path = "rows.jsonl", kind = "jsonl" }]'),
+    "LoRA": Kind(training='method = "lora"\n[training.lora]\nr = 4\ntarget_modules = ["q_proj", "v_proj"]'),
+    "frozen layers": Kind(training='method = "frozen-layers"\nlayers = [0, 2]'),
+}
+TEMPLATE = (
+    "{% for m in messages %}{% if m.role == 'assistant' %}A: {% generation %}{{ m.content + eos_token }}"
+    "{% endgeneration %}{% else %}Q: {{ m.content }} {% endif %}{% endfor %}"
+)
 
 
 @dataclass(frozen=True)
@@ -63,6 +89,7 @@ class Layout:
     tied: bool = True
     schedule: str = "1f1b"
     recompute: tuple[int, ...] = ()
+    kind: str = ""
 
 
 SHARES = ["ab", "ab", "ac", "ab", "ac", "ab", "ac", "ab"]
@@ -82,6 +109,8 @@ LAYOUTS = [
     Layout("uneven shares, 8 / 5 + 3", [[0, 2], [2, 4]], SHARES),
     Layout("uneven shares, gpipe", [[0, 2], [2, 4]], SHARES, schedule="gpipe"),
     Layout("uneven shares, zero-bubble", [[0, 2], [2, 4]], SHARES, schedule="zero-bubble"),
+    *(Layout(f"2 stages x 2, {kind}", [[0, 2], [2, 4]], ["ac", "bd"] * 4, kind=kind) for kind in KINDS if kind),
+    *(Layout(f"uneven, 1 + 3 layers, {kind}", [[0, 1], [1, 4]], SHARES, kind=kind) for kind in KINDS if kind),
 ]
 
 
@@ -92,13 +121,15 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/equivalence.md"))
     arguments = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="equivalence-"))
+    _write_conversations(folder)
     try:
         lines = [_measure(folder, layout, arguments.steps) for layout in LAYOUTS]
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     head = [
         f"Swarms of real processes against one process, fp32, {arguments.steps} steps, on the same job "
-        f"(llama, 4 layers of 128, 8 micro-batches of 2 x 128 bytes). Command: `make equivalence`.",
+        f"(llama, 4 layers of 128, 8 micro-batches of 2 x 128 bytes). Command: `make equivalence`. Of messages the "
+        "assistant's are learned; of LoRA weights are the adapters.",
         "",
         "| plan | peers | loss | gradient norm | weights (L2) | evaluation | replicas |",
         "| --- | --- | --- | --- | --- | --- | --- |",
@@ -111,16 +142,18 @@ def main() -> None:
 
 def _measure(folder: Path, layout: Layout, steps: int) -> tuple[str, bool]:
     """One row of the table, and whether it holds."""
-    job = folder / f"{layout.tied}-{layout.schedule}.toml"
-    job.write_text(JOB.format(steps=steps, tied=str(layout.tied).lower(), schedule=layout.schedule), encoding="utf-8")
-    alone = folder / f"solo-{layout.tied}"
+    kind, name = KINDS[layout.kind], f"{layout.tied}-{layout.kind}".replace(" ", "-").replace(",", "")
+    job = folder / f"{name}-{layout.schedule}.toml"
+    values = {"steps": steps, "tied": str(layout.tied).lower(), "schedule": layout.schedule}
+    job.write_text(JOB.format(**values, data=kind.data, training=kind.training), encoding="utf-8")
+    alone = folder / f"solo-{name}"
     if not alone.exists():
         _run("dtfm-node", "solo", job, "--state-dir", alone, "--device", "cpu")
     plan = folder / "plan.json"
     routes = [list(route) for route in layout.routes]
     plan.write_text(json.dumps({"stages": layout.stages, "routes": routes, "recompute": layout.recompute}))
     peers = len(set("".join(layout.routes)))
-    swarm = folder / layout.name.replace(" ", "-").replace("/", "-")
+    swarm = folder / layout.name.replace(" ", "-").replace("/", "-").replace(",", "")
     _run("dtfm-coordinator", "swarm", job, "--nodes", str(peers), "--plan", plan, "--state-dir", swarm)
 
     rows, reference = _rows(swarm), _rows(alone)
@@ -137,6 +170,22 @@ def _measure(folder: Path, layout: Layout, steps: int) -> tuple[str, bool]:
     print(line, flush=True)
     shutil.rmtree(swarm)
     return line, identical and max(loss, norm, weights, evaluation) <= LIMIT
+
+
+def _write_conversations(folder: Path) -> None:
+    """Write conversations of one and two turns, and plain rows, of unlike lengths: some are longer than a sequence."""
+    rows, texts = list[dict[str, Any]](), list[dict[str, str]]()
+    for number in range(1, 601):
+        turns = []
+        for factor in range(1, 2 + number % 2):
+            turns.append({"role": "user", "content": f"{number} x {factor}?"})
+            words = " and ".join(str(number * factor * power) for power in range(1, 2 + number % 23))
+            turns.append({"role": "assistant", "content": words})
+        rows.append({"messages": turns})
+        texts.append({"text": " ".join(turn["content"] for turn in turns)})
+    for name, lines in (("chat.jsonl", rows), ("rows.jsonl", texts)):
+        (folder / name).write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    (folder / "chat.jinja").write_text(TEMPLATE, encoding="utf-8")
 
 
 def _run(*command: object) -> None:
