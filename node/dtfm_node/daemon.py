@@ -23,6 +23,7 @@ from dtfm_node.doctor.closed_ports import check_data_ports, unless_closed
 from dtfm_node.engine.device import choose, describe
 from dtfm_node.engine.device_profile import availability, measure_profile
 from dtfm_node.engine.job_survey import JobSurvey, Surveyor, local_survey
+from dtfm_node.engine.optimizers import load_update
 from dtfm_node.engine.runtime import Runtime
 from dtfm_node.engine.tracer import NO_TRACE, TraceFile, Tracer
 from dtfm_node.limits.availability_watch import AvailabilityWatch
@@ -48,6 +49,7 @@ from dtfm_protocol.control.messages import CHALLENGE, PRESENCE, Challenge, Prese
 from dtfm_protocol.control.mqtt import BrokerAddress, ControlPlane
 from dtfm_protocol.data.token_shards import ShardFolder
 from dtfm_protocol.discovery.dht import go_by
+from dtfm_protocol.discovery.records import Profile
 from dtfm_protocol.discovery.registry import Registry
 from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.identity.admission import Admission
@@ -117,6 +119,7 @@ class Daemon:
         """Loop over plans; None before it begins."""
         self._leave = asyncio.Event()
         self._serving = False
+        self._caps = TrafficCaps(RateCap(options.upload), RateCap(options.download))
         self._is_newcomer = True
         """Whether this node has never been in the swarm."""
 
@@ -150,8 +153,9 @@ class Daemon:
             ]
             if await self._until_available(watch, control):
                 with self._tracer() as tracer, self._machine(device, tracer) as machine:
-                    survey = await self._enter(control)
-                    await self._serve(machine, survey, control, admission, watch)
+                    await self._enter(control)
+                    survey, profile = await self._measured(machine, control)
+                    await self._serve(machine, survey, profile, control, admission, watch)
             for task in background:
                 task.cancel()
 
@@ -199,15 +203,15 @@ class Daemon:
         self,
         machine: Runtime,
         survey: JobSurvey,
+        profile: Profile,
         control: ControlPlane,
         admission: Admission,
         watch: AvailabilityWatch,
     ) -> None:
         """Be a member: offer what this machine has, and do what plans say."""
         job = await self._inbox.job()
-        self._display.note(job_in_words(job, self._inbox.plan))
         registry = Registry(self._invite.swarm, self._post)
-        port, caps = self._options.port, TrafficCaps(RateCap(self._options.upload), RateCap(self._options.download))
+        port, caps = self._options.port, self._caps
         self._display.sent_bytes = lambda: caps.up.total
         self._reporter.traffic = lambda: (caps.up.total, caps.down.total)
         # Where the connection to the broker leads is no matter of what an invite, or its name server, says.
@@ -237,11 +241,7 @@ class Daemon:
             await plane.serve(probe.PROBE, self._unless_paused(lambda stream: probe.answer(stream, uplink)))
             await plane.serve(SHARDS, self._unless_paused(lambda stream: serve_shards(stream, shards.find)))
             await plane.serve(BASE, self._unless_paused(lambda stream: serve_base(stream, pieces)))
-            addresses = await plane.addresses()
-            self._reporter.say("measuring", f"measuring {describe(machine.device)}")
-            profile = await measure_profile(
-                job, survey, machine, self._options.memory_gb, addresses, self._session, caps
-            )
+            profile = profile.model_copy(update={"addresses": await plane.addresses()})
             snapshots = Snapshots(self._folder / "snapshots", budget)
             await asyncio.to_thread(snapshots.load)
             holdings = Inventory(snapshots, machine.compute, pieces=pieces)
@@ -388,13 +388,11 @@ class Daemon:
         control.on(CHALLENGE, answer, self._me)
         return control
 
-    async def _enter(self, control: ControlPlane) -> JobSurvey:
-        """Reach the broker and a coordinator, make sure that no other daemon has this identity, and return what the
-        job asks for.
+    async def _enter(self, control: ControlPlane) -> None:
+        """Reach the broker, and a coordinator that says what is trained.
 
         Raises:
-            UserError: the broker does not let this node in in time, nobody leads, there is another daemon, or the job
-                cannot run here.
+            UserError: the broker does not let this node in in time, or nobody leads.
         """
         try:
             async with asyncio.timeout(self._patience):
@@ -409,19 +407,31 @@ class Daemon:
         try:
             async with asyncio.timeout(self._patience):
                 # A coordinator opens its broker first and serves seconds later; then it says what is trained.
-                job = await self._inbox.job()
+                await self._inbox.job()
         except TimeoutError:
             raise UserError(
                 f"no coordinator: its broker answers, but nobody has said there for {self._patience:g} s what "
                 "is to be trained; check that it runs"
             ) from None
-        surveying = asyncio.ensure_future(self._surveyor(job))  # in a process of its own, as a rule
-        try:
-            await self._look_around(control)
-            return await surveying
-        finally:
-            surveying.cancel()
-            await asyncio.gather(surveying, return_exceptions=True)
+
+    async def _measured(self, machine: Runtime, control: ControlPlane) -> tuple[JobSurvey, Profile]:
+        """Return what the job asks for, and what this machine offers, all but where it is reached; meanwhile another
+        daemon with this identity may object.
+
+        Raises:
+            UserError: there is one, or the job cannot run here.
+        """
+        job = await self._inbox.job()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._look_around(control))
+            loading = machine.compute(load_update, job.training, machine.device)
+            survey = await self._surveyor(job)  # in a process of its own, as a rule
+            await loading
+            self._display.note(job_in_words(job, self._inbox.plan))
+            self._reporter.say("measuring", f"measuring {describe(machine.device)}")
+            memory = self._options.memory_gb
+            profile = await measure_profile(job, survey, machine, memory, self._session, self._caps)
+        return survey, profile
 
     async def _look_around(self, control: ControlPlane) -> None:
         """Make sure that no other daemon has this identity, and compare clocks.

@@ -26,7 +26,7 @@ async def met(job: ResolvedJob, survey: Surveyor) -> dict[str, object]:
     with Runtime.running(torch.device("cpu")) as machine:
         try:
             found = await survey(job)
-            profile = await measure_profile(job, found, machine, OFFERED_GB, (), "session")
+            profile = await measure_profile(job, found, machine, OFFERED_GB, "session")
         except UserError as error:
             return {"refused": str(error)}
         return {"offers": profile.memory_bytes, "says": availability(found, profile)}

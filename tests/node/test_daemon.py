@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from dtfm_node.control.display import Display
 from dtfm_node.daemon import Daemon
 from dtfm_node.engine.job_survey import JobSurvey, Surveyor
+from dtfm_node.engine.runtime import Runtime
 from dtfm_node.limits.availability import Rules
 from dtfm_node.limits.availability_watch import AvailabilityWatch
 from dtfm_node.limits.machine_readings import MachineReading
@@ -20,11 +22,13 @@ from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.resolved_job import ResolvedJob
 from dtfm_protocol.process.timeouts import TIMEOUTS
 from dtfm_protocol.schema import Schema
-from tests.coordinator.peers import JOB
+from tests.coordinator.peers import JOB as ANY_JOB
+from tests.coordinator.test_planner import CONFIG
 from tests.harness.manual_clock import ManualClock, settle
 from tests.harness.membership import invite_of
 
 INVITE = invite_of()
+JOB = ANY_JOB.model_copy(update={"config": CONFIG})
 
 
 class Control:
@@ -59,7 +63,14 @@ def entering(
     quick = replace(TIMEOUTS, identity_challenge=challenge)
     daemon = Daemon(INVITE, folder, NodeOptions(timeout=timeout), Display("plain"), quick, surveyor)
     control: Any = Control(connected)
-    return daemon, control, daemon._enter(control)
+    return daemon, control, entered(daemon, control)
+
+
+async def entered(daemon: Daemon, control: Any) -> JobSurvey:
+    """Do what comes before this node opens its ports, and return what the job asks for."""
+    await daemon._enter(control)
+    with Runtime.running(torch.device("cpu")) as machine:
+        return (await daemon._measured(machine, control))[0]
 
 
 async def test_a_node_asks_for_nothing_until_a_coordinator_serves(tmp_path: Path) -> None:
@@ -98,8 +109,9 @@ async def test_a_job_that_cannot_run_here_ends_the_entry(tmp_path: Path) -> None
 
     daemon, _, entry = entering(tmp_path, True, 30.0, survey)
     daemon._inbox._take_job("", JOB)
-    with pytest.raises(UserError, match="too large"):
+    with pytest.raises(ExceptionGroup) as caught:
         await asyncio.wait_for(entry, 30)
+    assert [str(error) for error in caught.value.exceptions] == ["too large"]
 
 
 @pytest.mark.parametrize(("connected", "why"), [(False, "did not let this node in"), (True, "nobody has said")])

@@ -140,7 +140,7 @@ async def test_a_device_with_half_of_the_time_says_that_it_is_half_as_fast(monke
     monkeypatch.setattr(device_profile, "_speed", lambda *_: speed)
     job, survey = SimpleNamespace(training=None, config={}), SimpleNamespace(measuring=0.0)
     with Runtime.running(CPU, share=0.5) as machine:
-        profile = await device_profile.measure_profile(job, survey, machine, 1.0, (), "s")  # type: ignore[arg-type]
+        profile = await device_profile.measure_profile(job, survey, machine, 1.0, "s")  # type: ignore[arg-type]
     assert profile.flops == {"fp32": 5e11, "bf16": 2e12}
     assert profile.layer_seconds == layer.times(2.0)
     assert profile.device.endswith(", for 50% of the time")

@@ -89,6 +89,11 @@ def _advance_on_cpu(tensors: Tensors, scalars: AdamWScalars, *, decays: bool) ->
     advance(*(values.numpy() for values in tensors), *scalars.numbers, decays)
 
 
+def load_compiled() -> None:
+    """Load now what the first update on a processor would."""
+    import dtfm_node.engine.compiled_adamw  # noqa: F401
+
+
 def _power(base: float, exponent: int) -> float:
     """Return base ** exponent by products alone: the C library's power differs between systems in its last bit."""
     result = 1.0

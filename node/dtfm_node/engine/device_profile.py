@@ -25,12 +25,11 @@ async def measure_profile(
     survey: JobSurvey,
     machine: Runtime,
     memory_gb: float | None,
-    addresses: tuple[str, ...],
     session: str,
     caps: TrafficCaps | None = None,
 ) -> Profile:
-    """The profile of `machine`, measured with the job's own layer; of the device that it behaves as, if it is paced or
-    rests for a part of the time.
+    """The profile of `machine` but for its addresses, measured with the job's own layer; of the device that it behaves
+    as, if it is paced or rests for a part of the time.
 
     A layer that does not fit into what is offered, or would take minutes, is not built: its seconds are then those that
     matrix products of its size take.
@@ -38,7 +37,6 @@ async def measure_profile(
     Args:
         survey: what the job asks for.
         memory_gb: most memory to offer; None: all that is free.
-        addresses: where the node is reached.
         session: of the daemon.
         caps: on what the node sends and receives; None: there are none.
 
@@ -66,7 +64,7 @@ async def measure_profile(
         layer_seconds=layer,
         memory_bytes=memory,
         host_bytes=offered_host_bytes(device, memory_gb),
-        addresses=addresses,
+        addresses=(),
         up_gbps=caps.up.gbps if caps is not None else None,
         down_gbps=caps.down.gbps if caps is not None else None,
         version=product_version(),

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import torch
 
-from dtfm_node.engine.adamw import AdamW
+from dtfm_node.engine.adamw import AdamW, load_compiled
 from dtfm_node.engine.elementwise_update import ElementwiseUpdate, UpdateSettings
 from dtfm_node.engine.sgd import SGD
 from dtfm_protocol.checkpoint.state_slots import state_table
@@ -18,3 +18,9 @@ def optimizer_of(training: Training, parameters: Mapping[str, torch.nn.Parameter
     """Return the job's optimizer, before its first step."""
     table = state_table(training.optimizer, training.weights, training.offload)
     return OPTIMIZERS[training.optimizer](parameters, UpdateSettings.of(training), table)
+
+
+def load_update(training: Training, device: torch.device) -> None:
+    """Load now what the first update of a job's optimizer on `device` would."""
+    if device.type == "cpu" and OPTIMIZERS[training.optimizer] is AdamW:
+        load_compiled()
