@@ -1,5 +1,6 @@
 """A volunteer's whole stay with no option but the invite: join, status, pause, leave, remove, and nothing is left."""
 
+import json
 import os
 from pathlib import Path
 
@@ -27,8 +28,13 @@ async def test_a_node_joins_leaves_and_is_removed_without_being_told_where_its_f
         file.write('[sharing]\nmodel = "members"\n')
     await swarm.serve(job, "--min-nodes", "1")
     invite = f"@{swarm.folder / 'coordinator' / 'invite'}"
-    node = await swarm.start("dtfm-node", "join", "--yes", invite, "--device", "cpu", "--threads", "1", "--nice", "3")
+    swarm.slow_down()
+    node = await swarm.start(
+        "dtfm-node", "join", "--yes", invite, "--device", "cpu", "--threads", "1", "--nice", "3",
+        "--pace", swarm.size.slow,
+    )  # fmt: skip
     await swarm.until(lambda: list(data.rglob("*.safetensors")), "the node keeps a snapshot")
+    await swarm.until(lambda: _shows_a_step(data), "the node shows a step")
 
     assert {thread_priority(thread.id) for thread in psutil.Process(node.pid).threads()} == {3}
 
@@ -82,6 +88,11 @@ async def pauses_while_another_goes_on(swarm: Swarm) -> None:
     assert code == 0, said
     step = swarm.step
     await swarm.until(lambda: swarm.step > step + 3, "it has taken over")
+
+
+def _shows_a_step(data: Path) -> bool:
+    """Whether the status file of the one node below a folder has a step."""
+    return any(json.loads(path.read_text(encoding="utf-8"))["last"] for path in data.rglob("status.json"))
 
 
 def thread_priority(thread: int) -> int:
