@@ -2,10 +2,10 @@
 
     python -m benchmarks.equivalence [--steps 20] [--out benchmarks/results/equivalence.md]
 
-Besides whole models on plain text: adapters, frozen layers, and documents that stand apart, packed into sequences or
-each in one of its own, of which only a part is learned. For each plan: the largest relative difference of loss and of
-gradient norm over the steps, and the relative L2 difference of the final weights. Exits with 1 if any is beyond 1e-5,
-or if replicas are not bit-identical.
+Besides whole models on plain text: paced orders, sums in unlike parts, adapters, frozen layers, and documents that
+stand apart, packed into sequences or each in one of its own, of which only a part is learned. For each plan: the
+largest relative difference of loss and of gradient norm over the steps, and the relative L2 difference of the final
+weights. Exits with 1 if any is beyond 1e-5, or if replicas are not bit-identical.
 """
 
 import argparse
@@ -14,7 +14,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -90,8 +91,26 @@ class Layout:
     schedule: str = "1f1b"
     recompute: tuple[int, ...] = ()
     kind: str = ""
+    more: Mapping[str, object] = field(default_factory=dict)
+    """What else the plan says: its pace, or the parts of its sums."""
 
 
+def paced(in_flight: Sequence[int], *, apart: bool = False) -> dict[str, object]:
+    """Return the pace of two peers of each of two stages whose links are slow one way and far apart.
+
+    Args:
+        in_flight: micro-batches that each may have under way.
+        apart: whether the gradients of weights are actions of their own.
+    """
+    ways = {"ahead": [9000, 4000], "ahead_delay": [40000, 70000], "back": [2000, 9000], "back_delay": [40000, 70000]}
+    actions = {"forward": [5000, 6000, 5000, 7000], "backward": [9000, 11000, 8000, 12000]}
+    weight = {"weight": [5000, 5000, 4000, 6000]} if apart else {}
+    schedule = "zero-bubble" if apart else "1f1b"
+    return {"schedule": schedule, "pacing": actions | weight | ways | {"in_flight": in_flight, "kept": in_flight}}
+
+
+UNLIKE = {"stages": [[49152, 16384], [0, 65536]], "shared": [16384, 16384, 32768, 0]}
+"""Parts of sums, in 65536ths: unlike, and some peers have none."""
 SHARES = ["ab", "ab", "ac", "ab", "ac", "ab", "ac", "ab"]
 LAYOUTS = [
     Layout("1 stage x 1", [[0, 4]], ["a"] * 8),
@@ -109,6 +128,22 @@ LAYOUTS = [
     Layout("uneven shares, 8 / 5 + 3", [[0, 2], [2, 4]], SHARES),
     Layout("uneven shares, gpipe", [[0, 2], [2, 4]], SHARES, schedule="gpipe"),
     Layout("uneven shares, zero-bubble", [[0, 2], [2, 4]], SHARES, schedule="zero-bubble"),
+    Layout("2 stages x 2, paced", [[0, 2], [2, 4]], ["ac", "bd"] * 4, more=paced([4, 3, 2, 3])),
+    Layout(
+        "2 stages x 2, paced, zero-bubble",
+        [[0, 2], [2, 4]],
+        ["ac", "bd"] * 4,
+        schedule="zero-bubble",
+        more=paced([4, 4, 3, 2], apart=True),
+    ),
+    Layout("2 stages x 2, unlike parts", [[0, 2], [2, 4]], ["ac", "bd"] * 4, more={"parts": UNLIKE}),
+    Layout(
+        "2 stages x 2, untied, unlike parts",
+        [[0, 2], [2, 4]],
+        ["ac", "bd"] * 4,
+        tied=False,
+        more={"parts": {**UNLIKE, "shared": []}},
+    ),
     *(Layout(f"2 stages x 2, {kind}", [[0, 2], [2, 4]], ["ac", "bd"] * 4, kind=kind) for kind in KINDS if kind),
     *(Layout(f"uneven, 1 + 3 layers, {kind}", [[0, 1], [1, 4]], SHARES, kind=kind) for kind in KINDS if kind),
 ]
@@ -151,7 +186,8 @@ def _measure(folder: Path, layout: Layout, steps: int) -> tuple[str, bool]:
         _run("dtfm-node", "solo", job, "--state-dir", alone, "--device", "cpu")
     plan = folder / "plan.json"
     routes = [list(route) for route in layout.routes]
-    plan.write_text(json.dumps({"stages": layout.stages, "routes": routes, "recompute": layout.recompute}))
+    said = {"stages": layout.stages, "routes": routes, "recompute": layout.recompute, **layout.more}
+    plan.write_text(json.dumps(said), encoding="utf-8")
     peers = len(set("".join(layout.routes)))
     swarm = folder / layout.name.replace(" ", "-").replace("/", "-").replace(",", "")
     _run("dtfm-coordinator", "swarm", job, "--nodes", str(peers), "--plan", plan, "--state-dir", swarm)
