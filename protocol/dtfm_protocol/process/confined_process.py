@@ -22,6 +22,8 @@ from dtfm_protocol.process.quantities import bytes_in_words
 Work = Callable[[bytes], bytes]
 """A function of bytes, run in the confined process."""
 _GRACE_SECONDS = 5
+_BUSY = 10
+"""So many times as long may work take by the clock: what else keeps the machine busy is not its fault."""
 # Bytes alone go over the pipe: what the copy has worked on comes from strangers, and nothing of it is unpickled here.
 _BOUNDS = struct.Struct("<QQ")
 _DONE, _TOO_LARGE = b"\x01", b"\x00"
@@ -59,17 +61,20 @@ class ConfinedProcess:
 
         Args:
             memory: bytes that it may take beside those that the copy began with.
-            seconds: seconds that it may take.
+            seconds: seconds of a processor that it may take.
 
         Raises:
             UserError: it took more, or has ended without an answer.
         """
+        too_long = UserError(f"it takes more than {seconds:g} s")
         try:
-            self._pipe.send_bytes(_BOUNDS.pack(memory, int(seconds) + _GRACE_SECONDS) + data)
-            if not await asyncio.to_thread(self._pipe.poll, seconds):
-                raise UserError(f"it takes more than {seconds:g} s")
+            self._pipe.send_bytes(_BOUNDS.pack(memory, max(1, int(seconds))) + data)
+            if not await asyncio.to_thread(self._pipe.poll, _BUSY * seconds):
+                raise too_long
             answer = await asyncio.to_thread(self._pipe.recv_bytes)
         except (OSError, EOFError):
+            if self._end() == signal.SIGXCPU:
+                raise too_long from None
             raise UserError("the process that works it out has ended without an answer") from None
         finally:
             self._end()
@@ -77,12 +82,15 @@ class ConfinedProcess:
             raise UserError(f"it takes more than {bytes_in_words(memory)} of memory")
         return answer[1:]
 
-    def _end(self) -> None:
-        """End the copy, whatever it is doing; whoever still waits for its answer hears of it."""
+    def _end(self) -> int:
+        """End the copy, whatever it is doing; whoever still waits for its answer hears of it. Return the signal that
+        ended it; 0: none did, or it had ended before."""
         pid, self._pid = self._pid, 0
-        if pid:
-            os.kill(pid, signal.SIGKILL)  # nobody has waited for it, so that the number is its own
-            os.waitpid(pid, 0)
+        if not pid:
+            return 0
+        os.kill(pid, signal.SIGKILL)  # nobody has waited for it, so that the number is its own
+        _, status = os.waitpid(pid, 0)
+        return os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
 
 
 def _live(pipe: Connection, work: Work, end: Callable[[], None] | None) -> NoReturn:
@@ -102,7 +110,7 @@ def _live(pipe: Connection, work: Work, end: Callable[[], None] | None) -> NoRet
         os.close(nowhere)
         asked = pipe.recv_bytes()
         memory, seconds = _BOUNDS.unpack_from(asked)
-        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + _GRACE_SECONDS))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         now = data_bytes()
         if now is not None:
