@@ -77,8 +77,8 @@ class Timeouts:
     identity_challenge: float = 1.0
     """Time that a live daemon with the same identity has to answer when a node joins: a round trip, and more."""
     job_survey: float = 60.0
-    """Limit, in a processor's seconds, of a node's look at what a job would take: one or two are usual, and a model that
-    takes longer merely to be laid out is none that can be trained."""
+    """Limit, in a processor's seconds, of a node's look at what a job would take: one or two are usual, and a model
+    that takes longer merely to be laid out is none that can be trained."""
     comeback: float = 20.0
     """Time that a returning coordinator waits for the peers of its last plan before it plans anew: longer than two
     pauses of `broker_retry_longest`, for where there are two brokers they are tried in turn."""
