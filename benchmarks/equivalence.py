@@ -5,7 +5,8 @@
 Besides whole models on plain text: paced orders, sums in unlike parts, adapters, frozen layers, and documents that
 stand apart, packed into sequences or each in one of its own, of which only a part is learned. For each plan: the
 largest relative difference of loss and of gradient norm over the steps, and the relative L2 difference of the final
-weights. Exits with 1 if any is beyond 1e-5, or if replicas are not bit-identical.
+weights. Exits with 1 if any is beyond 1e-5, or if replicas are not bit-identical. What was stopped goes on where it
+was; remove the `.json` beside the table to begin anew.
 """
 
 import argparse
@@ -21,6 +22,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.tables import values, values_with
 from dtfm_protocol.checkpoint.store import CheckpointStore
 
 BIN = Path(sys.executable).parent
@@ -155,10 +157,15 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/equivalence.md"))
     arguments = parser.parse_args()
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="equivalence-"))
     _write_conversations(folder)
     try:
-        lines = [_measure(folder, layout, arguments.steps) for layout in LAYOUTS]
+        for layout in LAYOUTS:
+            if layout.name not in values(arguments.out):  # of one that was stopped
+                values_with(arguments.out, layout.name, _measure(folder, layout, arguments.steps))
+        kept = values(arguments.out)
+        lines = [kept[layout.name] for layout in LAYOUTS]
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     head = [
@@ -169,8 +176,8 @@ def main() -> None:
         "| plan | peers | loss | gradient norm | weights (L2) | evaluation | replicas |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
     arguments.out.write_text("\n".join([*head, *(line for line, _ in lines)]) + "\n", encoding="utf-8")
+    arguments.out.with_suffix(".json").unlink()
     if not all(good for _, good in lines):
         raise SystemExit(f"beyond {LIMIT:g}, or replicas differ: see {arguments.out}")
 
