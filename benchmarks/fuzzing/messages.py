@@ -212,7 +212,7 @@ def _bodies(sides: Sides) -> dict[str, Schema]:
         REPORT.name: Report(
             session="one", state="training", plan_version=3, step=7, text="well", lost=(peers[1],), standing=standing,
             voted=VotedStep(plan=3, step=7, votes=("0" * 192, "a" * 192)),
-            taken=plan, leaving=False, fetched_bytes=10, busy_seconds=0.1, received_gbps={peers[1]: 1.0}, probed=probed,
-            rows=(ROW,),
+            taken=plan, leaving=False, fetched_bytes=10, busy_seconds=0.1, received_gbps={peers[1]: 1.0},
+            sent_gbps={peers[1]: 1.0}, probed=probed, rows=(ROW,),
         ),
     }  # fmt: skip

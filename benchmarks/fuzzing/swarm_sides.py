@@ -13,7 +13,7 @@ from dtfm_protocol.identity.entry_token import EntryToken
 from dtfm_protocol.identity.envelope import Post
 from dtfm_protocol.identity.invite import Invite
 from dtfm_protocol.identity.keys import Identity
-from dtfm_protocol.wire.stream import Bytes, Stream, StreamClosed, Way
+from dtfm_protocol.wire.stream import Bytes, BytesOnTheWay, Stream, StreamClosed, Way
 
 T = TypeVar("T")
 SWARM, TOKEN = "0123456789abcdef", "00112233aabbccdd"
@@ -106,6 +106,10 @@ class SaidBefore(Stream):
         return None
 
     def queued(self) -> float | None:
+        """Return that it is not known."""
+        return None
+
+    def progress(self) -> BytesOnTheWay | None:
         """Return that it is not known."""
         return None
 

@@ -30,6 +30,8 @@ LOST = 0.1
 BEFORE_SECONDS, AFTER_SECONDS = 40.0, 150.0
 HAND_OVER_SECONDS = 15.0
 """From the call of a new plan until its steps run at their own pace."""
+FAST_AGAIN = 1.25
+"""Multiple of the usual step up to which one counts as fast again."""
 FLAP_SECONDS, FLAPS = 20.0, 6
 HEADINGS = ["what", "value"]
 TITLES = {"degrade": "A link loses nine tenths of its rate", "flap": "A link flaps"}
@@ -82,22 +84,22 @@ class Watch:
     """Notes steps and plans as they come."""
 
     def __init__(self, running: Running) -> None:
-        self._running, self._begun = running, time.time()
+        self._running, self.begun = running, time.time()
         self._first = running.swarm.step
         self.samples: list[Sample] = []
         self.plans: list[tuple[float, int, str]] = []
         self.noticed = 0.0
-        """When links were first measured anew."""
+        """When links were first looked into."""
 
     def now(self) -> float:
         """Seconds since the beginning."""
-        return time.time() - self._begun
+        return time.time() - self.begun
 
     async def run(self, until: float) -> None:
         """Watch until so many seconds since the beginning."""
         swarm = self._running.swarm
         while self.now() < until:
-            if not self.noticed and self._running.phase == "probing":
+            if not self.noticed and self._running.phase in ("probing", "planning"):
                 self.noticed = self.now()
             known = self.samples[-1].step if self.samples else self._first
             version = swarm.layout()["version"]
@@ -105,7 +107,7 @@ class Watch:
                 if row["step"] > known:
                     self.samples.append(Sample(self.now(), row["step"], row["seconds"], version))
             for event in swarm.events()[len(self.plans) :]:
-                self.plans.append((event.called_at - self._begun, event.plan, event.why))
+                self.plans.append((event.called_at - self.begun, event.plan, event.why))
             await asyncio.sleep(0.2)
 
     def throughput(self, start: float, end: float) -> float:
@@ -126,6 +128,7 @@ async def degrade(world: World) -> dict[str, Any]:
         hit, watch.noticed = watch.now(), 0.0
         await watch.run(hit + AFTER_SECONDS)
         after = Plan.model_validate(running.swarm.layout()).renamed(names)
+        parts = _parts(running, hit + watch.begun)
     changed = worse_view(world, pair)
     best = searched(world, changed)
     news = [one for one in watch.plans if one[0] > hit]
@@ -144,10 +147,15 @@ async def degrade(world: World) -> dict[str, Any]:
         ["s a step before, measured (predicted)", f"{_median(watch, 0, hit):.2f} ({expected['before']:.2f})"],
         ["s a step if nothing is done, predicted", f"{expected['undone']:.2f}"],
         [
-            "s until it was noticed: the link is measured anew",
+            "s until it was noticed: the link is measured anew, or a plan without it is looked for",
             f"{watch.noticed - hit:.1f}" if watch.noticed else "never",
         ],
         ["s until a new plan is called", f"{news[0][0] - hit:.1f}" if news else "never"],
+        ["s until that plan is in force, with its state moved, its first step done", parts],
+        [
+            "s until full speed is back: the first step begins that is no slower than those after",
+            _fast(watch, hit, later),
+        ],
         ["why", news[0][2] if news else ""],
         ["s a step after, measured (predicted)", f"{_median(watch, later, math.inf):.2f} ({expected['after']:.2f})"],
         ["s a step of the best plan for the new world, predicted", f"{expected['best']:.2f}"],
@@ -179,6 +187,24 @@ async def flap(world: World) -> dict[str, Any]:
         ["steps a minute before / while it flaps", rates],
     ]
     return {"rows": rows}
+
+
+def _parts(running: Running, hit: float) -> str:
+    """When the first plan after `hit` was in force, and when all its peers held their state and its first step was
+    done."""
+    event = next((one for one in running.swarm.events() if one.called_at > hit), None)
+    if event is None or event.started_at is None:
+        return "never"
+    row = next((row for row in running.swarm.rows() if row["step"] > event.step and row["at"] > event.started_at), None)
+    done = "" if row is None else f", {row['at'] - hit:.1f}"
+    return f"{event.in_force_at - hit:.1f}, {event.started_at - hit:.1f}{done}"
+
+
+def _fast(watch: Watch, hit: float, later: float) -> str:
+    """Seconds from `hit` to the beginning of the first step that is as fast as steps are `later`, within a quarter."""
+    usual = FAST_AGAIN * _median(watch, later, math.inf)
+    fast = (one.at - one.seconds for one in watch.samples if one.at - one.seconds > hit and one.seconds <= usual)
+    return f"{begun - hit:.1f}" if (begun := next(fast, None)) is not None else "never"
 
 
 def _median(watch: Watch, start: float, end: float) -> float:

@@ -7,6 +7,7 @@ import pytest
 from dtfm_coordinator.links.link_degradation import (
     APART_SECONDS,
     FIRST_PAUSE,
+    FRESH_SECONDS,
     LONGEST_PAUSE,
     MUCH_SLOWER,
     SECONDS,
@@ -317,3 +318,75 @@ def test_a_link_that_flaps_is_not_looked_at_more_often_than_pauses_allow(period:
     assert 2 <= len(looks) <= 3 * most
     assert plans <= 2 * most + 1
     assert sum(later - earlier < 2.0 * step for earlier, later in itertools.pairwise(looks)) <= most
+
+
+def under_way(world: World, plan: int = 1, **gbps: float) -> None:
+    """Senders tell how fast frames go, by the names of both ends."""
+    told: dict[str, dict[str, float]] = {}
+    for name, rate in gbps.items():
+        told.setdefault(name[0], {})[name[1]] = rate
+    for sender, rates in told.items():
+        world.watch.sending(sender, plan, rates)
+
+
+def failing(world: World) -> set[Pair]:
+    return set(world.watch.failing(lambda *pair: world.known.get(pair)))
+
+
+def test_a_link_fails_as_soon_as_frames_under_way_are_much_slower_than_was_measured() -> None:
+    world = World(ab=1.0)
+    under_way(world, ab=1.0 / MUCH_SLOWER)
+    assert failing(world) == set()
+    under_way(world, ab=0.99 / MUCH_SLOWER)
+    assert world.watch.failing(lambda *pair: world.known.get(pair)) == {AB: 0.99 / MUCH_SLOWER}
+    world.now += FRESH_SECONDS + 0.1
+    assert failing(world) == set()
+
+
+def test_what_a_sender_says_no_more_is_over() -> None:
+    world = World(ab=1.0)
+    under_way(world, ab=0.1)
+    world.watch.sending("a", 1, {})
+    assert failing(world) == set()
+
+
+def test_links_that_share_an_end_may_each_be_slower() -> None:
+    world = World(ab=1.0, ac=1.0, db=1.0)
+    under_way(world, ab=0.2, ac=0.2)
+    assert failing(world) == set()
+    under_way(world, ab=0.1, ac=0.2)
+    assert failing(world) == {AB}
+    under_way(world, ab=0.2, db=0.2)
+    assert failing(world) == set()
+
+
+def test_a_link_that_was_found_slow_before_does_not_fail_at_once_again() -> None:
+    """It may flap: it is looked at when its pause is over."""
+    world = World(ab=1.0, ba=1.0)
+    under_way(world, ab=0.1)
+    world.looked(0.1)
+    world.now += FIRST_PAUSE
+    world.looked(1.0)
+    world.now += 10 * FIRST_PAUSE
+    under_way(world, ab=0.1, ba=0.1)
+    assert failing(world) == set()
+
+
+def test_a_link_that_was_looked_into_in_vain_is_excused_for_a_while() -> None:
+    world = World(ab=1.0)
+    under_way(world, ab=0.1)
+    world.watch.excuse([AB])
+    assert failing(world) == set()
+    world.now += SECONDS
+    under_way(world, ab=0.1)
+    assert failing(world) == {AB}
+
+
+def test_frames_under_an_earlier_plan_say_nothing_and_a_new_plan_forgets_them() -> None:
+    world = World(ab=1.0)
+    under_way(world, plan=2, ab=0.1)
+    under_way(world, plan=1, ba=0.1)
+    assert failing(world) == {AB}
+    under_way(world, plan=3)
+    world.watch.sending("c", 3, {})
+    assert failing(world) == set()

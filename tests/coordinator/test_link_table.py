@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from dtfm_coordinator.links.link_table import LinkTable
+from dtfm_coordinator.links.link_table import SHUNNED, LinkTable, at_worst, shunned
 from dtfm_coordinator.membership.members import Member
 from dtfm_protocol.control.messages import ProbeResult, ProbeRound
 from dtfm_protocol.discovery.records import Limits, Link, LinkReport, Profile
@@ -364,3 +364,40 @@ def test_round_trips_that_were_asked_for_stand_in_until_a_link_is_measured_and_n
     assert links.view(members, "fp32").latency_ms[0, 1] == 10.0
     links.forget("a")
     assert rows(links.view(members, "fp32").latency_ms)[0] == [0.0, None, None]
+
+
+def test_what_frames_tell_of_a_failing_link_holds_until_it_is_measured_anew() -> None:
+    table = LinkTable()
+    link = Link(round_trip_ms=10.0, sent_gbps=1.0, received_gbps=2.0, round=5)
+    table.reported("a", LinkReport(links={"b": link}))
+    undo = table.failing(("a", "b"), 0.1)
+    assert (table.gbps("a", "b"), table.gbps("b", "a")) == (0.1, 2.0)
+    undo()
+    assert table.gbps("a", "b") == 1.0
+    table.failing(("a", "b"), 0.1)
+    table.reported("a", LinkReport(links={"b": link}))  # the record is read once more
+    assert table.gbps("a", "b") == 0.1
+    table.reported("a", LinkReport(links={"b": link.model_copy(update={"round": 6})}))
+    assert table.gbps("a", "b") == 1.0
+
+
+def test_a_failing_link_that_is_looked_at_in_vain_is_as_slow_as_before() -> None:
+    table = LinkTable()
+    table.reported("a", report(b=(10.0, 1.0, 1.0)))
+    table.failing(("a", "b"), 0.1)
+    undo = table.forget_pair("a", "b")
+    undo()
+    assert table.gbps("a", "b") == 0.1
+    table.reported("a", report(b=(10.0, 1.0, 1.0)))
+    assert table.gbps("a", "b") == 0.1
+
+
+def test_a_link_that_was_not_measured_is_shunned_and_one_that_was_is_as_it_is() -> None:
+    table = LinkTable()
+    table.reported("a", report(b=(10.0, 1.0, 1.0), c=(10.0, 1.0, 1.0)))
+    view = table.view([member("a"), member("b"), member("c")], "fp32")
+    seen = shunned(view)
+    worst = at_worst(view).bandwidth_gbps[1, 2]
+    assert 0 < seen.bandwidth_gbps[1, 2] <= SHUNNED * worst
+    assert seen.bandwidth_gbps[0, 1] == 1.0
+    assert not np.isnan(seen.latency_ms).any()

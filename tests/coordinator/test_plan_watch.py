@@ -1,12 +1,14 @@
 """What a coordinator looks for a better plan for, and how soon a move must pay back."""
 
 import asyncio
+import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dtfm_coordinator.faults.stragglers import SECONDS
-from dtfm_coordinator.leader.change_cost import USUAL_SECONDS, standstill_seconds
+from dtfm_coordinator.leader.change_cost import USUAL_SECONDS, standstill_seconds, step_patience
 from dtfm_coordinator.leader.comparison import Comparison
 from dtfm_coordinator.leader.new_layout import LayoutMaker
 from dtfm_coordinator.leader.plan_watch import CALM, TRUSTED_SECONDS, Change, PlanWatch, Situation, reason_to_compare
@@ -15,6 +17,7 @@ from dtfm_coordinator.plan_change.ended_processes import EndedProcesses
 from dtfm_coordinator.plan_change.plan_change_driver import PlanChangeDriver
 from dtfm_coordinator.plan_change.plan_change_events import Role
 from dtfm_coordinator.records.event_log import PlanEvent
+from dtfm_protocol.plan.plan import Cost, Plan
 from tests.coordinator.peers import ME, Peers, plan_of
 from tests.harness.manual_clock import ManualClock
 
@@ -77,6 +80,10 @@ class Led(Peers):
     async def becomes_slow(self) -> None:
         """So do frames from a to b."""
         await self.steps(LINK_SECONDS, gbps={"a": 0.1})
+
+    async def fails(self, gbps: float = 0.1) -> None:
+        """Frames from a to b are on their way, and go that slowly."""
+        await self.report("a", "training", plan_version=1, step=self._step, sent_gbps={"b": gbps} if gbps else {})
 
     async def passes(self, seconds: float) -> None:
         """So many seconds pass in which all is as it was."""
@@ -253,3 +260,69 @@ def test_a_change_is_taken_to_cost_what_the_shortest_of_the_newest_has() -> None
     assert standstill_seconds([changed(1, 40.0)]) == USUAL_SECONDS
     assert standstill_seconds([changed(1, 1.0), changed(2, 9.0), changed(3, 5.0), changed(4, 0.0)]) == 5.0
     assert standstill_seconds([changed(2, 1.0), *(changed(plan, 8.0) for plan in range(3, 9))]) == 8.0
+
+
+async def test_a_link_that_fails_under_frames_is_done_without_at_once_and_nothing_is_measured(led: Led) -> None:
+    await led.trains("a", "b", "c")
+    led.control.said.clear()
+    await led.fails()
+    change = await led.change()
+    assert (change.gently, change.passing) == (True, "links")
+    led.planner.chosen = "ac"
+    assert not await led.kept(change)
+    assert led.rounds == []
+    view = led.planner.views[-1]
+    assert view.bandwidth_gbps[view.ids.index("a"), view.ids.index("b")] == 0.1
+    assert led.state.links.gbps("a", "b") == 0.1
+    assert led.watch.failing() == {}
+    await led.passes(TRUSTED_SECONDS)
+    assert led.watch.suspects() == {("a", "b")}  # then it is measured
+
+
+async def test_a_link_that_is_well_again_when_a_plan_is_found_moves_nothing(led: Led) -> None:
+    await led.trains("a", "b", "c")
+    before = led.state.links.gbps("a", "b")
+    await led.fails()
+    change = await led.change()
+    plan_for = led.layout_maker.plan_for
+
+    async def meanwhile(*arguments: Any, **options: Any) -> Plan:
+        await led.fails(0.0)
+        return await plan_for(*arguments, **options)
+
+    led.layout_maker.plan_for = meanwhile  # type: ignore[method-assign]
+    led.planner.chosen = "ac"
+    led.control.said.clear()
+    assert await led.kept(change)
+    assert led.rounds == []
+    assert led.state.links.gbps("a", "b") == before
+    await led.fails()
+    assert led.watch.failing() == {}  # for a while
+
+
+async def test_a_failing_link_without_which_nothing_is_better_is_measured(led: Led) -> None:
+    await led.trains("a", "b", "c")
+    await led.fails()
+    change = await led.change()
+    led.control.said.clear()
+    assert await led.kept(change)
+    assert [[set(pair) for pair in turn.pairs] for turn in led.rounds] == [[{"a", "b"}]]
+
+
+def test_a_step_is_waited_for_no_longer_than_doing_it_anew_takes() -> None:
+    assert step_patience(elapsed=2.0, present=10.0, next_=3.0) == 0.0
+    assert step_patience(elapsed=8.0, present=10.0, next_=3.0) == 3.0
+    assert step_patience(elapsed=20.0, present=10.0, next_=3.0) == 3.0
+
+
+async def test_only_where_a_link_fails_is_a_step_given_up(led: Led) -> None:
+    await led.trains("a", "b", "c")
+    led.planner.chosen = "ac"
+    assert led.state.plan is not None
+    cost = Cost(kind="makespan", total=1.0, data_parallel=0.0, pipeline=1.0)
+    plan = led.state.plan.model_copy(update={"cost": cost.model_copy(update={"total": 9.0})})
+    found = plan_of("a", "c").model_copy(update={"cost": cost})
+    assert await led.comparison.patience(plan, found) == math.inf
+    await led.fails()
+    assert not await led.kept(await led.change())
+    assert await led.comparison.patience(plan, found) == 0.0

@@ -61,6 +61,9 @@ class OnLine:
     def delivered(self) -> None:
         """It does not say."""
 
+    def progress(self) -> None:
+        """It does not say either."""
+
     async def close(self) -> None:
         await self._inner.close()
 

@@ -53,6 +53,9 @@ class Shaped:
     def queued(self) -> float | None:
         return self._clock.queued
 
+    def progress(self) -> None:
+        """It does not say."""
+
     def pace(self, bytes_per_second: float) -> None:
         self._clock.pace = bytes_per_second
 

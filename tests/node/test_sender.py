@@ -36,6 +36,9 @@ class Slow:
     def delivered(self) -> None:
         """It does not say."""
 
+    def progress(self) -> None:
+        """It does not say."""
+
     async def close(self) -> None:
         await self._inner.close()
 

@@ -225,3 +225,34 @@ async def test_a_read_or_write_that_is_cancelled_half_way_ends_the_stream() -> N
                 async with asyncio.timeout(0.1):
                     await stream.read(10)
             await stream.write(b"nothing was lost by that")
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells")
+async def test_the_kernel_tells_how_far_bytes_have_come_and_a_slow_reader_is_no_slow_line() -> None:
+    size = 24 << 20
+    reads = asyncio.Event()
+
+    async def late(stream: Stream) -> None:
+        await stream.read(1)
+        await reads.wait()
+        await stream.read(size)
+        await stream.write(b"!")
+
+    async with two_peers() as (a, b):
+        await b.serve("late", late)
+        async with opened(a, b.peer_id, "late") as stream:
+            await stream.write(b"?")
+            before = stream.progress()
+            assert before is not None
+            begun = time.monotonic()
+            writing = asyncio.create_task(stream.write(bytes(size)))
+            await asyncio.sleep(1.0)
+            assert not writing.done()
+            reads.set()
+            await writing
+            await stream.read(1)
+            after = stream.progress()
+            assert after is not None
+            assert after.acknowledged - before.acknowledged >= size
+            assert after.busy - before.busy < time.monotonic() - begun - 0.5
+            assert 0 < after.round_trip < PATIENCE

@@ -20,3 +20,18 @@ def standstill_seconds(events: Sequence[PlanEvent]) -> float:
     """
     took = [event.started_at - event.called_at for event in events if event.plan > 1 and event.started_at]
     return max(0.0, min(took[-NEWEST:], default=USUAL_SECONDS))
+
+
+def step_patience(elapsed: float, present: float, next_: float) -> float:
+    """Return the seconds for which the step under way is waited for, before it is given up and done anew under the next
+    plan; 0 where that is the quicker way.
+
+    Whoever waits for no longer than doing it anew takes loses at most twice as much as with foresight: how long it
+    still takes is not known, and the call may come too late for it, when another one has begun.
+
+    Args:
+        elapsed: seconds since it began.
+        present: seconds of a step under the plan in force, as links are now.
+        next_: seconds of a step under the next plan.
+    """
+    return 0.0 if present - elapsed > next_ else next_

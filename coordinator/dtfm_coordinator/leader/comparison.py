@@ -1,10 +1,13 @@
 """Comparison of the plan in force with a better one, while training goes on."""
 
-from collections.abc import Awaitable, Callable, Sequence
+import contextlib
+import math
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-from dtfm_coordinator.leader.change_cost import standstill_seconds
+from dtfm_coordinator.leader.change_cost import standstill_seconds, step_patience
 from dtfm_coordinator.leader.new_layout import LayoutMaker
 from dtfm_coordinator.leader.plan_watch import Change, PlanWatch
+from dtfm_coordinator.links.link_degradation import Pair
 from dtfm_coordinator.plan_change.plan_change_driver import PlanChangeDriver
 from dtfm_coordinator.records.event_log import PlanEvent
 from dtfm_coordinator.swarm.overview.owner_words import reason_in_words
@@ -41,6 +44,8 @@ class Comparison:
         self._state, self._watch, self._layout_maker, self._driver = state, watch, layout_maker, driver
         self._rows, self._say, self._horizon = rows, say, horizon
         self._events = events
+        self._is_urgent = False
+        """Whether the layout that was found last is to come at once, as a link fails."""
 
     async def better(self, plan: Plan, change: Change) -> Plan | None:
         """Return the best layout for the peers that are here now, while training goes on; None if `plan`'s is the best.
@@ -55,11 +60,21 @@ class Comparison:
             return bool(self._watch.broken(plan))
 
         horizon = self._watch.horizon(change)
+        self._is_urgent = False
+        failing = self._watch.failing() if change.passing == "links" else {}
+        if failing:
+            found = await self._around(failing, plan, change, horizon, broken)
+            self._is_urgent = found is not None
+            if found is not None:
+                return found
+            if not failing.keys() <= self._watch.failing().keys():
+                self._state.link_watch.excuse(failing)
+                return None
         members = self._state.members.ready()
-        if not await self._state.unless(broken, self._layout_maker.probe(members, anew=self._watch.suspects())):
+        anew = self._watch.suspects() | failing.keys()
+        if not await self._state.unless(broken, self._layout_maker.probe(members, anew=anew)):
             return None  # who is gone must not wait until links are measured, which may take minutes
-        if not await self._layout_maker.hears_all(plan, broken):
-            self._watch.forget()
+        if not await self._hears_all(plan, broken):
             return None
         planned: list[Plan] = []
 
@@ -84,6 +99,64 @@ class Comparison:
         if same and horizon is not None and horizon < self._horizon():
             self._watch.again_after(horizon)
         return None if same else found
+
+    async def _around(
+        self,
+        failing: Mapping[Pair, float],
+        plan: Plan,
+        change: Change,
+        horizon: float | None,
+        broken: Callable[[], bool],
+    ) -> Plan | None:
+        """Return a layout that does without the links that fail under frames on their way, of links that are known:
+        nothing is measured, for everybody waits.
+
+        None: it has not lasted, or nothing better is known without measurements.
+
+        Args:
+            failing: their Gbit/s now.
+        """
+        state, watch = self._state, self._watch
+        before = {pair: state.links.gbps(*pair) or 0.0 for pair in failing}
+        undo = [state.links.failing(pair, gbps) for pair, gbps in failing.items()]
+        planned: list[Plan] = []
+
+        async def look() -> None:
+            members, standstill = state.members.ready(), self._standstill(change)
+            planned.append(await self._layout_maker.plan_for(members, horizon, standstill, measured=True))
+
+        try:
+            with contextlib.suppress(UserError):
+                await state.unless(broken, look())
+        finally:
+            for one in undo:
+                one()  # a link is judged by what was measured
+            await self._say("training", f"plan {plan.version}: {plan.reason}")
+        # Planning takes a second or two: what has not lasted so long is no reason to move.
+        lasting = watch.failing()
+        if not planned or broken() or not failing.keys() <= lasting.keys() or not await self._hears_all(plan, broken):
+            return None
+        (found,) = planned
+        if found.routes == plan.routes and found.stages == plan.stages:
+            return None
+        for pair, gbps in lasting.items():
+            state.links.failing(pair, gbps)
+        state.link_watch.looked(failing, before, lasting)
+        return found
+
+    async def patience(self, plan: Plan, found: Plan) -> float:
+        """Return the seconds for which a step under way is waited for at most, on the way from `plan` to the layout
+        that was `found` last; infinite: for as long as usual."""
+        if not self._is_urgent or found.cost is None:
+            return math.inf
+        present = await self._layout_maker.step_seconds(plan)
+        return step_patience(self._state.step_seconds(), present, found.cost.total)
+
+    async def _hears_all(self, plan: Plan, broken: Callable[[], bool]) -> bool:
+        heard = await self._layout_maker.hears_all(plan, broken)
+        if not heard:
+            self._watch.forget()
+        return heard
 
     def _standstill(self, change: Change) -> float:
         """Return the seconds that a change takes besides moving state: twice, where the way back is likely, too."""

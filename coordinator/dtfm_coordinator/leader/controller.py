@@ -317,7 +317,8 @@ class Controller:
                     self._owner.answer_all(PlanWanted, stays)
                 return
             await self._say("planning", f"{change.why}: {found.reason}")
-            called_at, version = time.time(), await self._driver.call(gently=True)
+            patience = await self._comparison.patience(before, found)
+            called_at, version = time.time(), await self._driver.call(gently=patience > 0, patience=patience)
             layout = found
         while True:
             standings = await self._driver.agree()

@@ -135,6 +135,14 @@ class PlanWatch:
         pairs = self._state.link_watch.suspects(self._state.links.gbps, self._state.pace.slowdown)
         return frozenset(pair for pair in pairs if present.issuperset(pair))
 
+    def failing(self) -> dict[Pair, float]:
+        """Return the links that fail under frames on their way, between peers that are here, with their Gbit/s now."""
+        if self._planner.is_forced:
+            return {}
+        present = {member.peer for member in self._state.members.ready()}
+        found = self._state.link_watch.failing(self._state.links.gbps)
+        return {pair: gbps for pair, gbps in found.items() if present.issuperset(pair)}
+
     def wish(self, plan: Plan) -> str:
         """Return why another plan might be better than `plan`, if that was not looked into yet; "" if there is no
         reason."""
@@ -144,7 +152,7 @@ class PlanWatch:
         return reason_to_compare(
             self._situation(plan),
             self._considered,
-            self.suspects(),
+            self.suspects() | self.failing().keys(),
             trusted=self._clock() >= self._again_at,
             unknown=known.untried(there) or known.limits.unasked(there),
         )
@@ -157,7 +165,7 @@ class PlanWatch:
         if self._considered.differs_in_pace_alone(before):
             passing = "pace"
         elif self._considered == before:
-            passing = "links" if self.suspects() else again
+            passing = "links" if self.suspects() or self.failing() else again
         return Change(wish, gently=True, passing=passing)
 
     def broken(self, plan: Plan) -> str:

@@ -4,7 +4,7 @@ A link that flaps must not move the plan to and fro: one that was found slow is 
 doubles each time. And where a machine is busy with something else, its frames come late though its line is as it was.
 """
 
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -20,6 +20,8 @@ MUCH_SLOWER = 4.0
 SECONDS = 10.0
 """Seconds for which it must be slow in any case, without a fast frame: steps may be short, and a machine busy for a
 moment."""
+FRESH_SECONDS = 3.0
+"""Age of the newest report by which a link counts as slow while frames are under way: some of a peer's reports."""
 APART_SECONDS = 0.25
 """Seconds between two reports that are kept apart: so many are kept at most, however often a peer reports."""
 FIRST_PAUSE, LONGEST_PAUSE = 60.0, 3600.0
@@ -47,6 +49,10 @@ class LinkDegradation:
         self._seen: dict[Pair, deque[tuple[float, float]]] = defaultdict(deque)
         """Clock's seconds, and Gbit/s, of each link's newest steps."""
         self._step: dict[str, int] = {}
+        self._sending: dict[Pair, tuple[float, float]] = {}
+        """Clock's seconds, and Gbit/s as senders' kernels time them, of links on which frames are under way."""
+        self._excused: dict[Pair, float] = {}
+        """Clock's seconds until which what is told of links with frames under way counts for nothing."""
         self._checked: dict[Pair, float] = {}
         """Gbit/s of training's frames when a link was last measured again: only a slower rate is news."""
         self._slow: dict[Pair, _Slow] = {}
@@ -54,10 +60,7 @@ class LinkDegradation:
     def reported(self, receiver: str, plan: int, step: int, gbps: Mapping[str, float]) -> None:
         """Take the Gbit/s at which frames have come to `receiver` in step `step` under plan `plan`, by sender."""
         if plan > self._plan:
-            self._plan, self._began = plan, self._clock()
-            self._seen.clear()
-            self._checked.clear()
-            self._step.clear()
+            self._follow(plan)
         if plan < self._plan or self._step.get(receiver) == step:
             return
         self._step[receiver] = step
@@ -70,6 +73,47 @@ class LinkDegradation:
             seen.append((now, rate))
             while len(seen) > STEPS and seen[0][0] <= now - SECONDS:
                 seen.popleft()
+
+    def _follow(self, plan: int) -> None:
+        """Forget what was seen under the plan before."""
+        self._plan, self._began = plan, self._clock()
+        for seen in (self._seen, self._sending, self._excused, self._checked, self._step):
+            seen.clear()
+
+    def sending(self, sender: str, plan: int, gbps: Mapping[str, float]) -> None:
+        """Take the Gbit/s at which frames are going from `sender` under plan `plan`, by receiver."""
+        if plan < self._plan:
+            return
+        if plan > self._plan:
+            self._follow(plan)
+        self._sending = {pair: rate for pair, rate in self._sending.items() if pair[0] != sender}
+        now = self._clock()
+        self._sending |= {(sender, receiver): (now, rate) for receiver, rate in gbps.items()}
+
+    def failing(self, known: Callable[[str, str], float | None]) -> dict[Pair, float]:
+        """Return the links on which frames under way are much slower than was measured, with their Gbit/s now.
+
+        Links that share an end share its line. One that was found slow before is none of them: it may flap, and is
+        looked at when its pause is over.
+
+        Args:
+            known: returns the Gbit/s of a link as it was measured; None: it was not.
+        """
+        since = self._clock() - FRESH_SECONDS
+        busy = {pair: rate for pair, (at, rate) in self._sending.items() if at >= since}
+        excused = {pair for pair, until in self._excused.items() if until > self._clock()}
+        ends = Counter((place, pair[place]) for pair in busy for place in (0, 1))
+        found = {}
+        for pair, rate in busy.items():
+            measured, sharing = known(*pair), max(ends[0, pair[0]], ends[1, pair[1]])
+            is_new = not {pair, pair[::-1]} & (self._slow.keys() | excused)
+            if measured is not None and is_new and rate * MUCH_SLOWER * sharing < measured:
+                found[pair] = rate
+        return found
+
+    def excuse(self, pairs: Iterable[Pair], seconds: float = SECONDS) -> None:
+        """Take no notice of links for some seconds, though frames under way are slow: that was looked into in vain."""
+        self._excused |= dict.fromkeys(pairs, self._clock() + seconds)
 
     def suspects(
         self, known: Callable[[str, str], float | None], slowdown: Callable[[str], float] = lambda peer: 1.0
@@ -100,6 +144,8 @@ class LinkDegradation:
         """Take the Gbit/s of links that were measured anew, before and now; a link that is missing in `now` cannot
         talk."""
         for pair in pairs:
+            if pair in self._sending:
+                self.excuse([pair], FIRST_PAUSE)
             if self._seen[pair]:
                 self._checked[pair] = max(rate for _, rate in self._seen[pair])
             found, old = now.get(pair, 0.0), self._slow.pop(pair, None)

@@ -21,6 +21,9 @@ from dtfm_protocol.wire.stream import Way
 MOST_GONE = 4096
 """Peers that have left of which that is remembered, in case that a link of theirs is being measured."""
 
+SHUNNED = 0.1
+"""Share of the worst that a link may well carry which counts for one that is not to be used before it is measured."""
+
 
 class LinkTable:
     """The swarm's links, by ordered pair."""
@@ -37,6 +40,9 @@ class LinkTable:
         self._tried: set[frozenset[str]] = set()
         self._echoes: dict[Pair, float] = {}
         """Milliseconds one way of pairs by their round trips alone, either way."""
+        self._failing: dict[Pair, tuple[float, int]] = {}
+        """Gbit/s of links that have become slower than was measured, as frames under way tell, and the round of that
+        measurement, which may be read once more."""
         self.changes = 0
         """Number of changes of what is known of links: what follows from them need not be worked out anew between."""
         self._untried: tuple[int, list[str], list[str]] = (-1, [], [])
@@ -68,7 +74,7 @@ class LinkTable:
         What is returned takes that back, where it has not been measured since, nor an end of it left.
         """
         both = (sender, receiver), (receiver, sender)
-        tables: tuple[dict[Any, Any], ...] = (self._gbps, self._latency_ms, self._ways, self._source)
+        tables: tuple[dict[Any, Any], ...] = (self._gbps, self._latency_ms, self._ways, self._source, self._failing)
         known = [(table, key, table[key]) for table in tables for key in (*both, frozenset(both[0])) if key in table]
         was_tried = self.known(sender, receiver)
         gone = [self._gone[peer] for peer in both[0]]
@@ -90,6 +96,7 @@ class LinkTable:
 
     def _forget_link(self, pair: Pair) -> None:
         self.changes += 1
+        self._failing.pop(pair, None)
         self._gbps.pop(pair, None)
         self._latency_ms.pop(pair, None)
         self._ways.pop(pair, None)
@@ -123,11 +130,36 @@ class LinkTable:
             self._source[frozenset((reporter, peer))] = reporter, link.round
             for pair, gbps in (((reporter, peer), link.sent_gbps), ((peer, reporter), link.received_gbps)):
                 self._latency_ms[pair] = link.round_trip_ms / 2
-                self._gbps[pair] = gbps
+                self._gbps[pair] = self._as_failing(pair, gbps, link.round)
                 if link.way == "direct":
                     self._ways.pop(pair, None)
                 else:
                     self._ways[pair] = link.way
+
+    def failing(self, pair: Pair, gbps: float) -> Callable[[], None]:
+        """Take the Gbit/s of a measured link as frames under way tell them, until it is measured anew.
+
+        What is returned takes that back, where nothing else was found since.
+        """
+        before, now = self._gbps.get(pair), (gbps, self._source.get(frozenset(pair), ("", 0))[1])
+        self._failing[pair], self._gbps[pair] = now, gbps
+        self.changes += 1
+
+        def undo() -> None:
+            if self._failing.get(pair) == now and before is not None:
+                del self._failing[pair]
+                self._gbps[pair] = before
+                self.changes += 1
+
+        return undo
+
+    def _as_failing(self, pair: Pair, gbps: float, number: int) -> float:
+        """Return the Gbit/s of a link as it was measured in round `number`, or as frames have told since."""
+        told = self._failing.get(pair)
+        if told is not None and number <= told[1]:
+            return min(gbps, told[0])
+        self._failing.pop(pair, None)
+        return gbps
 
     def answered(self, peer: str, result: ProbeResult) -> None:
         """Take over what a peer says that it has measured, if it is what it was asked for, and new."""
@@ -312,6 +344,14 @@ def at_worst(view: View) -> View:
         bandwidth_gbps=np.where(thin, np.maximum(LEAST, rates.values / rates.spread), view.bandwidth_gbps),
         ways=view.ways,
     )
+
+
+def shunned(view: View) -> View:
+    """Return a view in which links that nobody has measured are so slow that tensors had better go elsewhere; votes,
+    which all peers of a plan send, still go."""
+    slow, unmeasured = at_worst(view), np.isnan(view.bandwidth_gbps)
+    rates = np.where(unmeasured, np.maximum(LEAST, slow.bandwidth_gbps * SHUNNED), view.bandwidth_gbps)
+    return View(nodes=view.nodes, latency_ms=slow.latency_ms, bandwidth_gbps=rates, ways=view.ways)
 
 
 def _least(measured: float | None, allowed: float | None) -> float | None:

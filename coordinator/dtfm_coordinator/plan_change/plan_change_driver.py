@@ -148,11 +148,15 @@ class PlanChangeDriver:
         self._plan = plan
         self._on(Returned(Electorate.of(plan)))
 
-    async def call(self, *, gently: bool = False, parked: bool = False) -> int:
-        """End every plan so far; the version of the next one."""
+    async def call(self, *, gently: bool = False, parked: bool = False, patience: float = math.inf) -> int:
+        """End every plan so far; the version of the next one.
+
+        Args:
+            patience: seconds for which a step under way is waited for at most, where that is less than usual.
+        """
         step = self._plan.cost.total if self._plan is not None and self._plan.cost is not None else 0.0
         self._stands.forget()
-        patience = max(TIMEOUTS.step_end, STEPS_OF_PATIENCE * step)
+        patience = min(patience, max(TIMEOUTS.step_end, STEPS_OF_PATIENCE * step))
         epoch, plan = self._machine.durable.epoch, self._plan
         known = max(epoch.called, epoch.in_force, plan.version if plan is not None else 0)
         electors, spares = (plan.electors, plan.idle) if plan is not None else ((), ())

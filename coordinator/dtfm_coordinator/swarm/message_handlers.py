@@ -130,6 +130,9 @@ class MessageHandlers:
             gbps = {sender: rate for sender, rate in message.received_gbps.items() if sender in peers}
             state.pace.reported(peer, plan, message.step, message.busy_seconds)
             state.link_watch.reported(peer, plan.version, message.step, gbps)
+            state.reached(message.step)
+            going = {receiver: rate for receiver, rate in message.sent_gbps.items() if receiver in peers}
+            state.link_watch.sending(peer, plan.version, going)
             state.owed.reached(peer, plan.version, message.step)
             if self._begun is not plan and state.all_train(plan) and self._started(plan):
                 self._begun = plan

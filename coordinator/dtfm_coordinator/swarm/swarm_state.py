@@ -72,6 +72,8 @@ class SwarmState(ChangeSignal):
         """Plan in force as `serving` saw it last, and its peers."""
         self._chain: tuple[Plan | None, Chain] = (None, Chain())
         """Plan in force as `judged` saw it last, and its chain."""
+        self._reached = 0, self.clock.now()
+        """Newest step that a peer has applied, and when that was heard."""
         self.event: PlanEvent | None = None
         """Event to be written down when the plan has begun; None: it was."""
 
@@ -223,6 +225,15 @@ class SwarmState(ChangeSignal):
             here: peers that answer.
         """
         return certified(mark, self._votes.votes, chain.replicas_of, here, self._votes.say)
+
+    def reached(self, step: int) -> None:
+        """Note that a peer that trains has applied `step`."""
+        if step > self._reached[0]:
+            self._reached = step, self.clock.now()
+
+    def step_seconds(self) -> float:
+        """Return the seconds for which the step under way has been, at least."""
+        return self.clock.now() - self._reached[1]
 
     def begun(self, plan: Plan) -> None:
         """Write the event of `plan` down, once, now that all its peers hold its state."""

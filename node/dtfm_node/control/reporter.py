@@ -13,10 +13,12 @@ from dtfm_node.control.display import Display
 from dtfm_node.control.plain_words import WorkShare
 from dtfm_protocol.control.messages import REPORT, Report
 from dtfm_protocol.control.mqtt import ControlPlane
+from dtfm_protocol.discovery.records import MOST_NEIGHBOURS
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.step_metrics import StepMetrics
 from dtfm_protocol.process.logs import log
 from dtfm_protocol.process.timeouts import TIMEOUTS
+from dtfm_protocol.view.link_matrix import LEAST, MOST
 
 ROWS_A_REPORT = 100
 
@@ -33,6 +35,8 @@ class Reporter:
         """Why this node pauses, in words for people; "": it does not."""
         self.traffic: Callable[[], tuple[int, int]] = lambda: (0, 0)
         """Function that returns the bytes that this node has sent to others and received from them so far."""
+        self.sent_gbps: Callable[[], dict[str, float]] = dict
+        """Function that returns the Gbit/s at which frames go now, by peer id, to those to which the way is busy."""
         self.timeouts: Callable[[], dict[str, dict[str, float]]] = dict
         """Function that returns by peer id how patient this node is with each peer, in seconds for the status file."""
 
@@ -98,7 +102,14 @@ class Reporter:
         """Return the report, without rows, as it is said now."""
         sent, received = self.traffic()
         paused = {"state": "paused", "text": self._paused} if self._paused else {}
-        return self._report.model_copy(update={"sent_bytes": sent, "received_bytes": received, **paused})
+        return self._report.model_copy(
+            update={"sent_bytes": sent, "received_bytes": received, **paused, **self._rates()}
+        )
+
+    def _rates(self) -> dict[str, Any]:
+        """Return what is told of links on which frames are under way."""
+        bounded = sorted(self.sent_gbps().items())[:MOST_NEIGHBOURS]
+        return {"sent_gbps": {peer: min(MOST, max(4 * LEAST, gbps)) for peer, gbps in bounded}}
 
     def save(self) -> None:
         """Write the status file."""

@@ -52,6 +52,8 @@
   the log (pure)
 - `runtime`: runtime of the engine: the device, the threads that use it, the way to and from its memory, and the tracer
 - `schedule_executor`: executor of a schedule: compute on its own thread, receives posted ahead, sends off that thread
+- `send_rates`: rates at which frames leave for each peer, while they do: a link that fails is noticed before its frame
+  is through (pure)
 - `sender`: sender of frames to other peers: a queue for each peer and priority, each sent in order over a stream of its
   own
 - `sgd`: SGD with momentum, with the bits that are the same on every device

@@ -136,6 +136,11 @@ class Exchange:
         return self._rejected_frames.counts
 
     @property
+    def sent_gbps(self) -> dict[str, float]:
+        """Gbit/s at which frames go, by peer id, to those to which the way was busy of late."""
+        return self._sender.rates()
+
+    @property
     def patience(self) -> dict[str, FailureDetector]:
         """Failure detector for each peer whose pulses come, by peer id."""
         return self._heartbeat.patience

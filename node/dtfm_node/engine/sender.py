@@ -9,6 +9,7 @@ import math
 from collections.abc import Awaitable, Callable, Container, Coroutine
 
 from dtfm_node.engine.mailbox import PeerLost
+from dtfm_node.engine.send_rates import SendRates
 from dtfm_node.links.pacing import UplinkPacer
 from dtfm_protocol.identity.keys import short
 from dtfm_protocol.process.clock import MonotonicClock
@@ -21,6 +22,9 @@ QUEUE_FRAMES = 8
 """Number of frames that wait for a slow link before whoever sends has to wait too."""
 PIECE_BYTES = 1 << 18
 """Bytes of a bulk frame between two looks at whether something urgent is to be sent."""
+
+LOOK_SECONDS = 0.5
+"""Seconds between two looks at how far what was sent has come."""
 
 _Queue = asyncio.Queue[tuple[FrameHeader, Bytes, Bytes]]
 
@@ -61,9 +65,14 @@ class Sender:
         self._lose, self._sent = lose, sent
         self._queues: dict[tuple[str, bool], _Queue] = {}
         """Queues by peer id and whether they carry bulk."""
+        self._streams: list[Stream] = []
+        """Streams that are open, or were."""
+        self._rates = SendRates()
 
     def connect(self, peer: str, *, bulk: bool) -> None:
         """Open the stream to `peer` before there is a frame for it, so that the peer notices if this one vanishes."""
+        if not self._queues:
+            self._start(self._look())
         if (peer, bulk) not in self._queues:
             queue = self._queues[peer, bulk] = asyncio.Queue(QUEUE_FRAMES)
             self._start(self._sending(peer, queue, bulk))
@@ -76,12 +85,26 @@ class Sender:
         """Wait until the frames that are queued for peers that are not `lost` are on their way."""
         await asyncio.gather(*(queue.join() for (peer, _), queue in self._queues.items() if peer not in lost))
 
+    def rates(self) -> dict[str, float]:
+        """Return the Gbit/s at which frames go, by peer id, to those to which the way was busy of late."""
+        return self._rates.rates(self._clock.now())
+
+    async def _look(self) -> None:
+        """Look for ever how far what was sent has come."""
+        while True:
+            told = ((number, stream.peer, stream.progress()) for number, stream in enumerate(self._streams))
+            found = {number: (peer, progress) for number, peer, progress in told if progress is not None}
+            self._rates.looked(self._clock.now(), found)
+            await self._clock.sleep(LOOK_SECONDS)
+
     async def _sending(self, peer: str, queue: _Queue, bulk: bool) -> None:
         """Send one peer's frames in order over one stream."""
         stream: Stream | None = None
         under_way = False
         try:
             stream = await self._open_stream(peer)
+            number = len(self._streams)
+            self._streams.append(stream)
             paced = _Paced(stream, self._uplink)
             while True:
                 header, payload, seal = await queue.get()
@@ -89,9 +112,10 @@ class Sender:
                 paced.look()
                 under_way = True
                 begun = self._clock.now()
+                self._rates.wrote(number)
                 point("before-send", header.key.step)
                 if bulk:
-                    await self._write_bulk(stream, paced, header, payload, seal)
+                    await self._write_bulk(stream, number, paced, header, payload, seal)
                 else:
                     await self._write_urgent(stream, header, payload, seal)
                 if (delivered := stream.delivered()) is not None:
@@ -123,13 +147,14 @@ class Sender:
             await stream.write(header.pack(), payload, seal)
 
     async def _write_bulk(
-        self, stream: Stream, paced: _Paced, header: FrameHeader, payload: Bytes, seal: Bytes
+        self, stream: Stream, number: int, paced: _Paced, header: FrameHeader, payload: Bytes, seal: Bytes
     ) -> None:
         await self._uplink.idle(stream.peer)  # the receiver times a frame from its header on
         await stream.write(header.pack())
         view = memoryview(payload)
         for start in range(0, len(view), PIECE_BYTES):
             await self._uplink.idle(stream.peer)
+            self._rates.wrote(number)
             paced.look()
             await stream.write(view[start : start + PIECE_BYTES])
         if seal:

@@ -177,6 +177,7 @@ class PlanWorker:
             )
             async with exchanging as exchange:
                 self._reporter.timeouts = lambda: {peer: one.measured for peer, one in exchange.patience.items()}
+                self._reporter.sent_gbps = lambda: exchange.sent_gbps
                 await self._train(plan, exchange)
                 await exchange.flush()
         except BaseExceptionGroup as group:
@@ -193,7 +194,7 @@ class PlanWorker:
             log.exception("plan %d: a part of it was cancelled", plan.version)
             self._stall(plan, "stalled", "a part of its work was cancelled")
         finally:
-            self._trainer, self._reporter.timeouts = None, dict
+            self._trainer, self._reporter.timeouts, self._reporter.sent_gbps = None, dict, dict
             await self._machine.compute(int)
             self._on_change()
 

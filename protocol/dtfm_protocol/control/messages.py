@@ -214,6 +214,9 @@ class Report(Message):
     """Seconds of compute in the last step, as measured: a peer that has become slow is not a dead one."""
     received_gbps: dict[PeerName, Measured] = Field(default={}, max_length=MOST_NEIGHBOURS)
     """Gbit/s from each neighbour in the last step, by its fastest frame: a link that became slow is measured anew."""
+    sent_gbps: dict[PeerName, Measured] = Field(default={}, max_length=MOST_NEIGHBOURS)
+    """Gbit/s to each neighbour to which frames were under way for most of the last seconds, as this peer's kernel has
+    timed them: a link that fails is told before its frames are through."""
     probed: ProbeResult | None = None
     """The result of the last probe round in which this peer has acted: in every report, for any of them may be lost."""
     rows: Annotated[tuple[StepMetrics, ...], Field(max_length=ROWS_LIMIT)] = ()

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.transport.in_memory_links import MemoryChannel, MemoryLink
-from dtfm_protocol.wire.stream import Bytes, Handler, StreamClosed, Unreachable, Way
+from dtfm_protocol.wire.stream import Bytes, BytesOnTheWay, Handler, StreamClosed, Unreachable, Way
 
 DHT = "dht"
 """Name of the other end of the links on which records are published."""
@@ -67,6 +67,10 @@ class MemoryStream:
 
     def queued(self) -> float | None:
         """Return None: memory has no line. As `Stream.queued`."""
+        return None
+
+    def progress(self) -> BytesOnTheWay | None:
+        """Return None: memory has no line. As `Stream.progress`."""
         return None
 
     async def close(self) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 from dtfm_protocol.identity.keys import short
 from dtfm_protocol.transport.multiaddress import CIRCUIT
 from dtfm_protocol.transport.rate_cap import TrafficCaps
-from dtfm_protocol.wire.stream import Bytes, Stream, StreamClosed, Way
+from dtfm_protocol.wire.stream import Bytes, BytesOnTheWay, Stream, StreamClosed, Way
 
 CLOSE_SECONDS = 1.0
 _CHUNK = 1 << 18
@@ -87,6 +87,10 @@ class LibP2PStream:
 
     def queued(self) -> float | None:
         """Return None: the socket is the daemon's. As `Stream.queued`."""
+        return None
+
+    def progress(self) -> BytesOnTheWay | None:
+        """Return None: the socket is the daemon's. As `Stream.progress`."""
         return None
 
     def abort(self) -> None:

@@ -9,11 +9,14 @@ import socket
 import sys
 import time
 
+from dtfm_protocol.wire.stream import BytesOnTheWay
+
 SHORTEST_SAMPLE_SECONDS = 0.25
 """Seconds that a sample of the rate takes at least: over less, single acknowledgements would make the rate."""
 _RTT, _BYTES_ACKED, _MIN_RTT = slice(68, 72), slice(120, 128), slice(148, 152)
-"""Places of `tcpi_rtt` (u32, microseconds), `tcpi_bytes_acked` (u64) and `tcpi_min_rtt` in `struct tcp_info` of
-<linux/tcp.h>."""
+_BUSY, _UNREAD, _UNWRITTEN = slice(168, 176), slice(176, 184), slice(184, 192)
+"""Places of `tcpi_rtt` (u32, microseconds), `tcpi_bytes_acked` (u64), `tcpi_min_rtt` (u32), `tcpi_busy_time` (u64,
+microseconds), `tcpi_rwnd_limited` and `tcpi_sndbuf_limited` in `struct tcp_info` of <linux/tcp.h>."""
 
 
 class TcpInfo:
@@ -45,6 +48,15 @@ def queued(connection: socket.socket) -> float | None:
     """Return the seconds by which a round trip takes longer now than without a queue on the way; None: not known."""
     values = _told(connection, _RTT, _MIN_RTT)
     return None if values is None else max(0, values[0] - values[1]) * 1e-6
+
+
+def progress(connection: socket.socket) -> BytesOnTheWay | None:
+    """Return how far a connection's bytes have come; None: not known."""
+    values = _told(connection, _BYTES_ACKED, _BUSY, _UNREAD, _UNWRITTEN, _MIN_RTT)
+    if values is None:
+        return None
+    acknowledged, busy, unread, unwritten, round_trip = values
+    return BytesOnTheWay(acknowledged, max(0, busy - unread - unwritten) * 1e-6, round_trip * 1e-6)
 
 
 def _told(connection: socket.socket, *fields: slice) -> list[int] | None:

@@ -16,8 +16,8 @@ import numpy as np
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.identity.keys import short
 from dtfm_protocol.transport.rate_cap import TrafficCaps
-from dtfm_protocol.transport.tcp_info import TcpInfo, queued
-from dtfm_protocol.wire.stream import Bytes, StreamClosed, Way
+from dtfm_protocol.transport.tcp_info import TcpInfo, progress, queued
+from dtfm_protocol.wire.stream import Bytes, BytesOnTheWay, StreamClosed, Way
 
 PIECE_BYTES = 256 << 10
 """Bytes that are encrypted, or taken from a socket, at once."""
@@ -171,6 +171,10 @@ class TlsStream:
     def queued(self) -> float | None:
         """Return the seconds that bytes wait in a queue on the way, as `Stream.queued`."""
         return queued(self._socket)
+
+    def progress(self) -> BytesOnTheWay | None:
+        """Return how far what was written has come (Linux), as `Stream.progress`."""
+        return progress(self._socket)
 
     async def close(self) -> None:
         """End the stream, as `Stream.close`. What has been written is the kernel's by now, which goes on sending it."""

@@ -2,7 +2,7 @@
 
 import struct
 from collections.abc import Awaitable, Callable
-from typing import Literal, Protocol, TypeVar
+from typing import Literal, NamedTuple, Protocol, TypeVar
 
 from pydantic import ValidationError
 
@@ -30,6 +30,18 @@ class StreamClosed(ConnectionError):
 
 class Unreachable(ConnectionError):
     """The failure to open any stream to the peer."""
+
+
+class BytesOnTheWay(NamedTuple):
+    """Count of a stream's bytes on their way to the other end, as the sender's kernel keeps it since it began."""
+
+    acknowledged: int
+    """Number of bytes that the other end's kernel has."""
+    busy: float
+    """Seconds for which bytes were on their way, or waited for the line; not for the other end to read, nor for this
+    one to write."""
+    round_trip: float
+    """Seconds of the shortest round trip of late."""
 
 
 class Stream(Protocol):
@@ -63,6 +75,9 @@ class Stream(Protocol):
 
     def queued(self) -> float | None:
         """Return the seconds by which a queue on the way makes a round trip longer now; None: not known."""
+
+    def progress(self) -> BytesOnTheWay | None:
+        """Return how far what was written has come; None where the transport cannot say."""
 
     async def close(self) -> None:
         """End the stream; idempotent."""
