@@ -1,9 +1,10 @@
 """Bytes that a parameter takes while it is trained: counted by the table of slots, and measured, by way of training.
 
 `python -m benchmarks.parameter_bytes --out FILE` keeps the table. For each method, optimizer and type of weights a
-process of its own builds the middle stage of a llama as a node does, trains it for two steps of one micro-batch of a
-few tokens, and says how much its own memory (RssAnon) has grown at most. Counted is what a plan asks for, without
-activations and messages, which are taken from what was measured, too.
+process of its own builds the middle stage of a llama as a node does, trains it for three steps of one micro-batch of a
+few tokens, and says how much its own memory (RssAnon) has grown at most, beyond what the same process held when it had
+loaded all programs that training takes. Counted is what a plan asks for, without activations and messages, which are
+taken from what was measured, too.
 """
 
 import argparse
@@ -38,13 +39,15 @@ WAYS: tuple[dict[str, Any], ...] = (
     {"method": "lora", "lora": LORA, "optimizer": "adamw-8bit"},
 )
 """What `[training]` says beside the sizes of a step."""
-STEPS = 2
+STEPS = 3
 
 
 def trained(shape: dict[str, Any], way: dict[str, Any]) -> dict[str, int]:
     """Train the stage in this process; what was counted and measured, in bytes."""
     import torch
 
+    from dtfm_node.engine.adamw import AdamW
+    from dtfm_node.engine.elementwise_update import UpdateSettings
     from dtfm_node.engine.training_stage import TrainingStage
     from dtfm_protocol.job.job_file import Model, Training
     from dtfm_protocol.model.initial_weights import initial_value
@@ -61,7 +64,10 @@ def trained(shape: dict[str, Any], way: dict[str, Any]) -> dict[str, int]:
     plan = Plan(stages=((0, 1), (1, 1 + LAYERS), (1 + LAYERS, 2 + LAYERS)), routes=(("a", "b", "c"),))
     counted = layers_demand(config, training, (1, 1 + LAYERS), 1)
     warm = torch.nn.Parameter(torch.ones(512, 512))
-    (warm @ warm).sum().backward()  # what a first product loads is no part of the stage
+    # What a first product and a first update load is no part of the stage.
+    (warm @ warm).sum().backward()
+    AdamW({"warm": warm}, UpdateSettings(0.0)).update(1, 0.0)
+    del warm
     before, most, done = own_bytes(os.getpid()), 0, threading.Event()
 
     def look() -> None:

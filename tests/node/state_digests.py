@@ -21,7 +21,7 @@ from dtfm_node.engine.allreduce import sum_of_parts
 from dtfm_node.engine.gradient_norm import clip_factor
 from dtfm_node.engine.optimizers import optimizer_of
 from dtfm_node.engine.state_tensors import state_tensors
-from dtfm_node.engine.weight_gradients import kept_rows
+from dtfm_node.engine.weight_gradients import WideningRoom, kept_rows
 from dtfm_protocol.checkpoint.shard import tensor_bytes
 from dtfm_protocol.job.job_file import CodecName, OffloadName, OptimizerName, Training, WeightsName
 from dtfm_protocol.model.base_forms import Form, KeptParameter, kept
@@ -113,9 +113,9 @@ def based(device: torch.device, size: int, inner: int) -> str:
     assert one.scale is not None
     value, scale = one.value.to(device), one.scale.to(device)
     parts = [
-        part.contiguous()
+        part.clone(memory_format=torch.contiguous_format)
         for dtype in (torch.float32, torch.bfloat16)
-        for _, _, part in kept_rows(value, scale, dtype, transposed=inner == 0)
+        for _, _, part in kept_rows(value, scale, dtype, inner == 0, WideningRoom())
     ]
     return digest(value, scale, KeptParameter(value, scale).decoded(), *parts)
 

@@ -22,8 +22,7 @@ stored [in, out]."""
 
 
 _WIDENED_VALUES = 1 << 22
-"""Values of a matrix, about, that are widened to fp32 at a time, where it is kept in less: 16 MiB. While one run of
-rows is made the one before may still be there."""
+"""Values of a matrix, about, that are widened to fp32 at a time, where it is kept in less: 16 MiB."""
 SCALE_NAME = f"weight{SCALE}"
 """Name that a module has the scales of its matrix by, where that is kept in int8."""
 
@@ -41,6 +40,7 @@ class WeightGradients:
         self._deferred: list[Pending] | None = None
         self._low: dict[int, torch.Tensor] = {}
         """Matrices in autocast's dtype, by `id`: cast once a step, not once a micro-batch."""
+        self.room = WideningRoom()
         for module in modules:
             if is_product(module):
                 module.forward = _forward(self, module)
@@ -104,13 +104,18 @@ def _forward(matrices: WeightGradients, module: Any) -> Callable[[torch.Tensor],
         if torch.is_grad_enabled():
             y: torch.Tensor = _Product.apply(x, low, scale, weight, bias, transposed, matrices)  # type: ignore[no-untyped-call]
             return y
-        return _product(x, low, scale, bias, transposed)
+        return _product(x, low, scale, bias, transposed, matrices.room)
 
     return forward
 
 
 def _product(
-    x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor | None, bias: torch.Tensor | None, transposed: bool
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    scale: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    transposed: bool,
+    room: "WideningRoom",
 ) -> torch.Tensor:
     bias = None if bias is None else bias.to(x.dtype)
     with torch.autocast(x.device.type, enabled=False):
@@ -118,23 +123,46 @@ def _product(
             return functional.linear(x, weight.t() if transposed else weight, bias)
         found = [
             functional.linear(x, part, None if bias is None else bias[first:end])
-            for first, end, part in kept_rows(weight, scale, x.dtype, transposed)
+            for first, end, part in kept_rows(weight, scale, x.dtype, transposed, room)
         ]
     return found[0] if len(found) == 1 else torch.cat(found, -1)
 
 
+class WideningRoom:
+    """The room in which runs of a matrix's rows are widened, one after the other: the same memory all the time, as
+    runs that are allocated anew leave holes in the heap, which nothing else fits in."""
+
+    def __init__(self) -> None:
+        self._tensors: dict[torch.dtype, torch.Tensor] = {}
+
+    def of(self, rows: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """Return a tensor as `rows`, in `dtype`, whose values do not matter; the one before it is no more."""
+        held = self._tensors.get(dtype)
+        if held is None or held.numel() < rows.numel() or held.device != rows.device:
+            self._tensors.pop(dtype, None)
+            held = self._tensors[dtype] = torch.empty(rows.numel(), dtype=dtype, device=rows.device)
+        # Laid out as the rows are, which may be columns of what is kept: a copy across is slow.
+        across = rows.stride(0) == 1 and rows.shape[1] > 1
+        shape = (rows.shape[1], rows.shape[0]) if across else tuple(rows.shape)
+        found = held[: rows.numel()].view(shape)
+        return found.t() if across else found
+
+
 def kept_rows(
-    weight: torch.Tensor, scale: torch.Tensor | None, dtype: torch.dtype, transposed: bool
+    weight: torch.Tensor, scale: torch.Tensor | None, dtype: torch.dtype, transposed: bool, room: WideningRoom
 ) -> Iterator[tuple[int, int, torch.Tensor]]:
-    """Yield a matrix that is kept in another type in `dtype`, as the rows `[first, end)` of [out, in]. Integers become
-    fp32, times the scale of their row, and that `dtype`, one after the other (`base_forms`)."""
+    """Yield a matrix that is kept in another type in `dtype`, as the rows `[first, end)` of [out, in], each in `room`
+    until the next is asked for. Integers become fp32, times the scale of their row, and that `dtype`, one after the
+    other (`base_forms`)."""
     rows = weight.t() if transposed else weight
     scales = scale if scale is None or not transposed else scale.t()
     each = max(1, _WIDENED_VALUES // rows.shape[1])
     for first in range(0, len(rows), each):
         end = min(first + each, len(rows))
         part = rows[first:end]
-        yield first, end, (part if scales is None else part.float().mul_(scales[first:end])).to(dtype)
+        if scales is not None:
+            part = room.of(part, torch.float32).copy_(part).mul_(scales[first:end])
+        yield first, end, part if part.dtype == dtype else room.of(part, dtype).copy_(part)
 
 
 class _Product(torch.autograd.Function):
@@ -156,7 +184,7 @@ class _Product(torch.autograd.Function):
         # Neither copied nor kept alive by the graph: parameters change after the step only.
         ctx.low, ctx.scale, ctx.weight, ctx.bias = low, scale, weight, bias
         ctx.transposed, ctx.matrices = transposed, matrices
-        return _product(x, low, scale, bias, transposed)
+        return _product(x, low, scale, bias, transposed, matrices.room)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, *tuple[None, ...]]:
@@ -168,7 +196,8 @@ class _Product(torch.autograd.Function):
         if ctx.needs_input_grad[0] and ctx.low.dtype == gradient.dtype:
             towards_input = gradient @ (ctx.low.t() if ctx.transposed else ctx.low)
         elif ctx.needs_input_grad[0]:
-            for first, end, part in kept_rows(ctx.low, ctx.scale, gradient.dtype, ctx.transposed):
+            kept = kept_rows(ctx.low, ctx.scale, gradient.dtype, ctx.transposed, ctx.matrices.room)
+            for first, end, part in kept:
                 product = gradient[..., first:end] @ part
                 towards_input = product if towards_input is None else towards_input.add_(product)
         return towards_input, None, None, None, None, None, None
