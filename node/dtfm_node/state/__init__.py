@@ -20,5 +20,6 @@
   from others
 - `snapshot_writer`: writer of states to this node's disk beside training: one at a time, on a thread of its own
 - `snapshots`: states of stages on this node's disk, its own and those that it keeps for others
+- `source_pace`: pace of one source of a fetch: what it owes, what it has given, and how fast
 - `state_reading`: reading of a state while training goes on: tensor by tensor, and no update comes in between
 """

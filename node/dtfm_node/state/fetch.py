@@ -2,7 +2,7 @@
 certified, or that they agree on."""
 
 import asyncio
-from collections import deque
+from asyncio import FIRST_COMPLETED
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
@@ -17,7 +17,6 @@ from dtfm_protocol.checkpoint.transfers import (
     Catalogue,
     TransferReply,
     WantCatalogue,
-    WantPiece,
 )
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.identity.keys import short
@@ -25,9 +24,6 @@ from dtfm_protocol.plan.peer_state import Mark
 from dtfm_protocol.process.logs import log
 from dtfm_protocol.process.timeouts import TIMEOUTS
 from dtfm_protocol.wire.stream import DataPlane, Stream, read_message, write_message
-
-AHEAD_BYTES = PIECE_LIMIT
-"""Bytes that one source is asked for before it has answered."""
 
 
 class Lacking(ConnectionError):
@@ -107,8 +103,16 @@ class Fetch:
     async def _pull_all(self, streams: Mapping[str, tuple[Stream, frozenset[str]]], take: Take) -> None:
         try:
             async with asyncio.TaskGroup() as tasks:
-                for peer, (stream, keys) in streams.items():
-                    tasks.create_task(self._pull(peer, stream, keys, take))
+                pulls = [
+                    tasks.create_task(self._pull(peer, stream, keys, take)) for peer, (stream, keys) in streams.items()
+                ]
+                finished = tasks.create_task(self._board.finished.wait())
+                while not finished.done() and not all(pull.done() for pull in pulls):
+                    await asyncio.wait(
+                        {finished, *(one for one in pulls if not one.done())}, return_when=FIRST_COMPLETED
+                    )
+                for task in (finished, *pulls):
+                    task.cancel()  # what is still owed has come from others
         except BaseExceptionGroup as group:
             refused, others = group.split(Refused)
             if refused is None or others is not None:
@@ -173,37 +177,28 @@ class Fetch:
             raise Lacking(f"nobody who answers has {min(lacking)} of {self._mark} ({len(lacking)} tensors are lacking)")
 
     async def _pull(self, peer: str, stream: Stream, keys: frozenset[str], take: Take) -> None:
-        """Take one piece after the other from a source, until none is left that it could give.
-
-        Small pieces are asked for ahead of their turn: a state has hundreds of them, and each would cost a round trip.
-        How many grows with those that came, twofold a round trip: one who gives nothing holds up a single one.
-        """
-        board = self._board
-        asked: deque[WantPiece] = deque()
-        ahead = 1
-        while asked or await board.any_left(peer, keys):
+        """Take one piece after the other from a source, until none is left that it could give."""
+        board, now = self._board, asyncio.get_running_loop().time
+        pace = board.paces[peer]
+        while pace.owed or await board.any_left(peer, keys, now):
             if peer in board.false:
                 break
             try:
                 async with asyncio.timeout(self._piece_seconds):
-                    while len(asked) < ahead and sum(piece.size for piece in asked) < AHEAD_BYTES:
-                        piece = board.take(peer, keys)
-                        if piece is None:
-                            break
-                        asked.append(piece)
+                    while pace.takes_more() and (piece := board.take(peer, keys, now())) is not None:
+                        pace.asked(piece, now())
                         await write_message(stream, piece)
-                    if not asked:
+                    if not pace.owed:
                         continue  # another source was quicker
                     found = await read_message(stream, TransferReply)
-                    if found.size != asked[0].size:
+                    if found.size != pace.owed[0].size:
                         raise Refused("it gives no more of it")
-                    data = await stream.read(asked[0].size)
+                    data = await stream.read(found.size)
             except (ConnectionError, Refused, TimeoutError) as error:
                 log.info("%s gives no more of %s: %s", short(peer), self._mark, str(error) or "no answer")
                 break
-            piece = asked.popleft()
-            ahead += 1
+            piece = pace.gave(now())
             self.result.bytes += piece.size
             self.result.sources.add(peer)
             await board.put(peer, piece, data, take)
-        await board.leave(peer, asked)
+        await board.leave(peer)

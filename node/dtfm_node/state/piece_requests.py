@@ -1,11 +1,13 @@
 """Board of the pieces of a fetch: which are to be asked for, by whom; and who has given false bytes."""
 
 import asyncio
+import contextlib
 import hashlib
-from collections import deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from dtfm_node.state.source_pace import SourcePace
 from dtfm_protocol.checkpoint.manifest import TensorEntry
 from dtfm_protocol.checkpoint.transfers import WantPiece
 from dtfm_protocol.identity.keys import short
@@ -15,6 +17,11 @@ from dtfm_protocol.wire.stream import Bytes
 
 Take = Callable[[str, TensorEntry, Bytes], Awaitable[None]]
 """Takes a tensor that is whole: its key, its description and its bytes."""
+
+OVERTAKEN = 2.0
+"""Multiple of the seconds that a source takes for a piece, from which it is asked for one that another source owes."""
+LOOK_SECONDS = 0.1
+"""Seconds between two looks of a source that has nothing to do at what others owe."""
 
 
 @dataclass
@@ -29,6 +36,10 @@ class _Tensor:
     """Source of each piece, by the piece's first byte and its end."""
     before: "_Tensor | None" = None
     """The last attempt, which several sources gave, and one of them falsely."""
+
+    def lacks(self, piece: WantPiece) -> bool:
+        """Whether a piece is yet to come."""
+        return (piece.offset, piece.offset + piece.size) not in self.givers
 
     def put(self, piece: WantPiece, data: Bytes, peer: str) -> None:
         """Take the bytes of a piece from a source."""
@@ -53,6 +64,9 @@ class _Tensor:
 class PieceRequests:
     """Board of the pieces of a state's tensors, shared by those who pull from the sources.
 
+    Where all pieces are asked for, a source with nothing left to do is asked for what another one owes and would give
+    much later: a slow source holds up nobody, and whoever is first has given the piece.
+
     False bytes cost their tensor a second attempt. Where one source gave all of it, that one is named and left out;
     where several did, the second attempt is one source's alone, and what comes out right shows who has lied before.
     """
@@ -65,6 +79,10 @@ class PieceRequests:
         self._only: dict[str, str] = {}
         """The one source that is asked for a tensor of which several gave false bytes together, by key."""
         self._changed = asyncio.Condition()
+        self.paces: dict[str, SourcePace] = defaultdict(SourcePace)
+        """Paces of the sources, by peer id."""
+        self.finished = asyncio.Event()
+        """Set once all tensors were taken."""
         self.done: set[str] = set()
         """Keys of the tensors that were taken."""
         self.false: dict[str, str] = {}
@@ -81,38 +99,61 @@ class PieceRequests:
         self._entries = entries
         for key in sorted(entries):
             self._pieces.extend(self._cut_up(key))
+        if not entries:
+            self.finished.set()
 
-    def take(self, peer: str, keys: Collection[str]) -> WantPiece | None:
-        """Take the next piece off the board for a source that can give `keys`; None if there is none for it."""
+    def take(self, peer: str, keys: Collection[str], now: float) -> WantPiece | None:
+        """Take the next piece for a source that can give `keys`, at time `now`; None if there is none for it."""
         for _ in range(len(self._pieces)):
-            if self._is_for(peer, self._pieces[0].key, keys):
-                piece = self._pieces.popleft()
+            piece = self._pieces.popleft()
+            if not self._lacks(piece):
+                continue
+            if self._is_for(peer, piece.key, keys):
                 if piece.key not in self._under_way:
                     self._under_way[piece.key] = self._attempt(piece.key)
                 return piece
-            self._pieces.rotate(-1)
-        return None
+            self._pieces.append(piece)
+        return self._overdue(peer, keys, now)
 
-    async def any_left(self, peer: str, keys: Collection[str]) -> bool:
+    def _overdue(self, peer: str, keys: Collection[str], now: float) -> WantPiece | None:
+        """Return the piece that another source owes alone, and would give last, if `peer` gives it much earlier."""
+        owing = Counter(piece for pace in self.paces.values() for piece in pace.owed)
+        own, latest, found = self.paces[peer], 0.0, None
+        for other in self.paces.keys() - {peer}:
+            for piece, seconds in self.paces[other].outlook(now):
+                is_slow = seconds > max(latest, OVERTAKEN * own.seconds_for(piece.size))
+                if is_slow and owing[piece] == 1 and self._lacks(piece) and self._is_for(peer, piece.key, keys):
+                    latest, found = seconds, piece
+        return found
+
+    async def any_left(self, peer: str, keys: Collection[str], now: Callable[[], float]) -> bool:
         """Whether there is a piece for a source that can give `keys`; waits while others' are under way, as they may
-        come back."""
+        come back, or late. `now` tells the time."""
         async with self._changed:
-            while not any(self._is_for(peer, piece.key, keys) for piece in self._pieces):
+            while not any(self._lacks(piece) and self._is_for(peer, piece.key, keys) for piece in self._pieces):
                 if peer in self.false or not any(key in keys for key in self._under_way):
                     return False
-                await self._changed.wait()
+                if self._overdue(peer, keys, now()) is not None:
+                    return True
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._changed.wait(), LOOK_SECONDS)
             return True
 
-    async def leave(self, peer: str, pieces: Collection[WantPiece]) -> None:
+    async def leave(self, peer: str) -> None:
         """Put back the pieces that a source was asked for in vain; others take over all that was its own."""
         async with self._changed:
-            self._pieces.extendleft(pieces)
+            owed = self.paces.pop(peer).owed
+            others = {piece for pace in self.paces.values() for piece in pace.owed}
+            self._pieces.extendleft(piece for piece in owed if piece not in others)
             self._only = {key: only for key, only in self._only.items() if only != peer}
             self._changed.notify_all()
 
     async def put(self, peer: str, piece: WantPiece, data: Bytes, take: Take) -> None:
-        """Take the bytes of a piece from a source; `take` gets the tensor that is whole with them."""
-        tensor = self._under_way[piece.key]
+        """Take the bytes of a piece from a source, unless another one was quicker; `take` gets the tensor that is whole
+        with them."""
+        tensor = self._under_way.get(piece.key)
+        if tensor is None or not tensor.lacks(piece) or self._only.get(piece.key, peer) != peer:
+            return
         tensor.put(piece, data, peer)
         if tensor.left:
             return
@@ -126,6 +167,8 @@ class PieceRequests:
             del self._under_way[piece.key]
             self._only.pop(piece.key, None)
             self.done.add(piece.key)
+            if len(self.done) == len(self._entries):
+                self.finished.set()
             self._changed.notify_all()
 
     async def _again(self, peer: str, key: str, tensor: _Tensor) -> None:
@@ -147,6 +190,11 @@ class PieceRequests:
 
     def _is_for(self, peer: str, key: str, keys: Collection[str]) -> bool:
         return key in keys and self._only.get(key, peer) == peer
+
+    def _lacks(self, piece: WantPiece) -> bool:
+        """Whether a piece is yet to come."""
+        tensor = self._under_way.get(piece.key)
+        return piece.key not in self.done if tensor is None else tensor.lacks(piece)
 
     def _attempt(self, key: str, before: _Tensor | None = None) -> _Tensor:
         entry = self._entries[key]
