@@ -11,7 +11,7 @@ import argparse
 import asyncio
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -30,6 +30,10 @@ HEADINGS = (
     "nodes", "first line", "has entered", "device measured", "links measured", "has its part", "first step",
     "first step at most",
 )  # fmt: skip
+MARKS: tuple[dict[str, str], ...] = (
+    {}, {"state": "measuring"}, {"state": "idle"}, {"phase": "planning"}, {"state": "starting"},
+)  # fmt: skip
+"""What a node says, as JSON has it, at all of HEADINGS but the last two."""
 
 
 async def run(nodes: int) -> list[float]:
@@ -40,29 +44,26 @@ async def run(nodes: int) -> list[float]:
         for _ in range(nodes - 1):
             await swarm.join()
         waited = "waiting", f"waiting for 1 more nodes ({nodes - 1} of {nodes} are ready)"
-        await swarm.until(lambda: _said(swarm) == waited, "the others are ready", DEADLINE)
+        await swarm.until(lambda: said_by(swarm) == waited, "the others are ready", DEADLINE)
         begun = time.time()
         last = await swarm.join("--log-format", "json")
         await swarm.until(lambda: swarm.step >= 1, "the first step is done", DEADLINE)
-        return [at - begun for at in (*_marks(last), float(swarm.rows()[0]["at"]))]
+        return [at - begun for at in (*marks_of(last, MARKS), float(swarm.rows()[0]["at"]))]
 
 
-def _said(swarm: Swarm) -> tuple[str, str]:
+def said_by(swarm: Swarm) -> tuple[str, str]:
     """Return what the coordinator says that it does."""
     status = swarm.status()
     return str(status["phase"]), str(status.get("text"))
 
 
-def _marks(node: Daemon) -> Iterator[float]:
-    """Yield when the node said each thing first, by the clock.
+def marks_of(node: Daemon, wanted: Sequence[dict[str, str]]) -> Iterator[float]:
+    """Yield when the node said first what each mark holds, by the clock.
 
     Raises:
         UserError: it never did.
     """
     lines: list[dict[str, Any]] = [json.loads(line) for line in node.said().splitlines() if line.startswith("{")]
-    wanted: tuple[dict[str, str], ...] = (
-        {}, {"state": "measuring"}, {"state": "idle"}, {"phase": "planning"}, {"state": "starting"},
-    )  # fmt: skip
     for fields in wanted:
         at = next((line["at"] for line in lines if fields.items() <= line.items()), None)
         if at is None:

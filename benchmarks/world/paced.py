@@ -186,7 +186,7 @@ class Running:
             forced: the first plan, by the view's ids; the coordinator's own where it is None.
             trains: whether to wait until the first step is done.
         """
-        with _without_hystart():
+        with without_hystart():
             async with EmulatedNetwork.running(world.wiring()) as lab, Swarm.running() as swarm:
                 running = cls(world, lab, swarm)
                 await running._start(options, forced)
@@ -291,7 +291,7 @@ def on_true_links(world: World, plan: Plan) -> float:
 
 
 @contextlib.contextmanager
-def _without_hystart() -> Iterator[None]:
+def without_hystart() -> Iterator[None]:
     """Turn it off until the block ends; nothing happens where it cannot be."""
     try:
         before = HYSTART.read_text()

@@ -1,0 +1,130 @@
+"""How long does a newcomer take from `dtfm-node join` to training, where its links are those of homes or of the world?
+
+    python -m benchmarks.world.newcomer [--worlds home 5] [--nodes 4 8 16 32] [--runs 1]
+        [--out benchmarks/results/newcomer.md]
+
+All nodes but one have joined, have measured their links, and wait for as many as the coordinator wants; then the last
+one is started, from nothing. All are real programs, on emulated links, and compute at the pace of the devices that they
+stand for. Seconds are from that command on, medians of the runs. Bytes are all that passes any link from the newcomer's
+first word until the plan is in force, as the emulator counts them, and those to and from the newcomer alone: measuring
+is most of that. The memory of 32 programs is about 12 GB; starting them takes two cores some minutes.
+"""
+
+import argparse
+import asyncio
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from tests.harness.swarm import Swarm
+
+from benchmarks.joining import MARKS, marks_of, said_by
+from benchmarks.runs import machine
+from benchmarks.tables import keep, markdown, show
+from benchmarks.world.paced import World, without_hystart
+from benchmarks.world.worlds import home_world, paper_world
+from dtfm_lab.emulation.emulated_network import Counts, EmulatedNetwork
+
+DEADLINE = 900.0
+AT_ONCE = 4
+"""Nodes that are started at the same time: more would only wait for the processors."""
+HEADINGS = (
+    "world", "nodes", "has entered", "device measured", "links measured", "plan in force", "first step",
+    "MB in all", "MB of the newcomer", "takes part",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Joined:
+    """What one newcomer took."""
+
+    marks: tuple[float, ...]
+    """Seconds until it had entered, its device was measured, its links were, the plan was in force, and the first step
+    was done."""
+    total: int
+    own: int
+    """Bytes of all links, and of those of the newcomer."""
+    takes_part: bool
+
+
+async def run(world: World) -> Joined:
+    """Have the last of the world's nodes join."""
+    nodes = len(world.view.ids)
+    with without_hystart():
+        async with EmulatedNetwork.running(world.wiring()) as lab, Swarm.running() as swarm:
+            job = swarm.folder / "job.toml"
+            job.write_text(world.job_text, encoding="utf-8")
+            swarm.coordinator.within = lab.within(nodes)
+            await swarm.serve(job, "--announce", lab.address(nodes), "--min-nodes", nodes, listen="0.0.0.0")
+            turn = asyncio.Semaphore(AT_ONCE)
+
+            async def join(number: int) -> None:
+                async with turn:
+                    node = await swarm.join("--pace", _pace(world, number), within=lab.within(number))
+                    await swarm.until(lambda: swarm.peer_of(node), f"node {number} has joined", DEADLINE)
+
+            async with asyncio.TaskGroup() as joining:
+                for number in range(nodes - 1):
+                    joining.create_task(join(number))
+            waited = "waiting", f"waiting for 1 more nodes ({nodes - 1} of {nodes} are ready)"
+            await swarm.until(lambda: said_by(swarm) == waited, "the others are ready", DEADLINE)
+            before, begun = await lab.counts(), time.time()
+            last = await swarm.join(
+                "--pace", _pace(world, nodes - 1), "--log-format", "json", within=lab.within(nodes - 1)
+            )
+            await swarm.until(lambda: said_by(swarm)[0] == "training", "a plan is in force", DEADLINE)
+            after = await lab.counts()
+            await swarm.until(lambda: swarm.step >= 1, "the first step is done", DEADLINE)
+            marks = *marks_of(last, (*MARKS[1:4], {"phase": "training"})), float(swarm.rows()[0]["at"])
+            takes_part = swarm.peer_of(last) in {peer for route in swarm.layout()["routes"] for peer in route}
+    total, own = _spent(before, after, None), _spent(before, after, nodes - 1)
+    return Joined(tuple(at - begun for at in marks), total, own, takes_part)
+
+
+def _pace(world: World, number: int) -> str:
+    return f"{world.pace(number) / 1e9:.9f}"
+
+
+def _spent(before: Counts, after: Counts, host: int | None) -> int:
+    """Bytes that all links have carried between two counts, or those of one host."""
+    return sum(size - before.bytes.get(pair, 0) for pair, size in after.bytes.items() if host is None or host in pair)
+
+
+def row(world: World, runs: list[Joined]) -> tuple[str, ...]:
+    """Return a row under HEADINGS."""
+    marks = [f"{median(seconds):.1f}" for seconds in zip(*(one.marks for one in runs), strict=True)]
+    sizes = (median(one.total for one in runs), median(one.own for one in runs))
+    part = f"{sum(one.takes_part for one in runs)} of {len(runs)}"
+    return world.name, str(len(world.view.ids)), *marks, *(f"{size / 1e6:.1f}" for size in sizes), part
+
+
+def chosen(name: str, nodes: int) -> World:
+    """Return a world by its name, with so many nodes."""
+    return home_world(nodes) if name == "home" else paper_world(int(name), nodes)
+
+
+def main() -> None:
+    """Run it, and show and keep the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--worlds", nargs="+", default=["home", "5"])
+    parser.add_argument("--nodes", type=int, nargs="+", default=[4, 8, 16, 32])
+    parser.add_argument("--runs", type=int, default=1)
+    parser.add_argument("--out", type=Path, help="where to keep the table")
+    options = parser.parse_args()
+    here, rows = machine(), []
+    for name in options.worlds:
+        for nodes in options.nodes:
+            world = chosen(name, nodes)
+            rows.append(row(world, [asyncio.run(run(world)) for _ in range(options.runs)]))
+            print(" | ".join(rows[-1]), flush=True)
+    title = "Seconds from `dtfm-node join` to the first step, on emulated links"
+    show(title, HEADINGS, rows)
+    command = "python -m benchmarks.world.newcomer --worlds {} --nodes {} --runs {}".format(
+        " ".join(options.worlds), " ".join(map(str, options.nodes)), options.runs
+    )
+    keep(options.out, "Newcomers", command, [f"Machine: {here}.\n", markdown(title, HEADINGS, rows)])
+
+
+if __name__ == "__main__":
+    main()
