@@ -77,7 +77,7 @@ async def run(world: World) -> Joined:
             after = await lab.counts()
             await swarm.until(lambda: swarm.step >= 1, "the first step is done", DEADLINE)
             marks = *marks_of(last, (*MARKS[1:4], {"phase": "training"})), float(swarm.rows()[0]["at"])
-            takes_part = swarm.peer_of(last) in {peer for route in swarm.layout()["routes"] for peer in route}
+            takes_part = '"state": "starting"' in last.said()
     total, own = _spent(before, after, None), _spent(before, after, nodes - 1)
     return Joined(tuple(at - begun for at in marks), total, own, takes_part)
 

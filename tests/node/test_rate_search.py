@@ -4,11 +4,17 @@ import math
 
 import pytest
 
-from dtfm_node.links.rate_search import LAST_BYTES, LAST_SECONDS, PIECE_BYTES, RateSearch
+from dtfm_node.links.rate_search import FIRST_BYTES, LAST_BYTES, LAST_SECONDS, PIECE_BYTES, RateSearch
 
 
 def searched(
-    rate: float, round_trip: float, *, again: bool = False, window: float = math.inf, tells: bool = True
+    rate: float,
+    round_trip: float,
+    *,
+    again: bool = False,
+    window: float = math.inf,
+    tells: bool = True,
+    quick: bool = False,
 ) -> tuple[float, float, int]:
     """What is found of a link of `rate` bytes a second, in how many seconds and transfers.
 
@@ -16,7 +22,7 @@ def searched(
         window: bytes a second that TCP sends at most, whatever the link carries.
         tells: whether the sender's kernel knows of queues.
     """
-    search, elapsed, transfers = RateSearch(round_trip, again=again), 0.0, 0
+    search, elapsed, transfers = RateSearch(round_trip, again=again, quick=quick), 0.0, 0
     opened = 14e3  # TCP's first window, which doubles with each round trip
     while search.rate is None:
         assert 0 < search.size <= LAST_BYTES
@@ -43,6 +49,15 @@ def test_it_finds_what_a_link_carries_in_bounded_time(rate: float, round_trip: f
     found, seconds, _ = searched(rate, round_trip, again=again, tells=tells)
     assert found == pytest.approx(rate, rel=0.01)
     assert seconds < LAST_SECONDS + 8
+
+
+@pytest.mark.parametrize("round_trip", [0.0005, 0.02, 0.1, 0.3])
+@pytest.mark.parametrize("rate", [2e4, 1.5e5, 6e5, 2.5e6])
+def test_a_first_figure_comes_within_seconds(rate: float, round_trip: float) -> None:
+    found, seconds, transfers = searched(rate, round_trip, quick=True)
+    assert found == pytest.approx(rate, rel=0.01)
+    assert seconds < max(FIRST_BYTES / rate, 1.5 + 4 * round_trip) + 2 * round_trip
+    assert transfers <= searched(rate, round_trip)[2]
 
 
 def test_a_slow_link_takes_one_transfer_where_training_waits_for_it() -> None:

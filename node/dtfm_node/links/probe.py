@@ -18,14 +18,14 @@ from dtfm_protocol.wire.stream import DataPlane, Stream, read_message, write_mes
 
 PROBE = "probe"
 FEW_ECHOES, MORE_ECHOES = 3, 6
-ECHOES_SECONDS = 1.0
+ECHOES_SECONDS = 0.3
 """Where a few echoes take longer, more of them are not worth the wait: a machine's own delays are small beside that."""
 DRAINED, DRAIN_SECONDS = 2.0, 10.0
 """A round trip that takes so many times what it took before is behind what training has left on the way: for so long it
 is waited for."""
 BULK_BYTES = 1 << 18
 """Bytes of each piece of a transfer but the first: on a fast link smaller ones keep the processor busy."""
-FAN_SECONDS = 1.0
+FAN_SECONDS = 0.4
 """Of what each link can carry, for a transfer beside others."""
 SHARED = 0.8
 """Share of what several links carry alone, in sum; if they carry less together, they share a limit."""
@@ -110,10 +110,15 @@ async def fan(plane: DataPlane, gbps: Mapping[str, tuple[float, float]], uplink:
     ConnectionError: one of them cannot be reached, or vanished.
     """
     async with contextlib.AsyncExitStack() as stack:
-        streams = {}
-        for peer in gbps:
+        streams: dict[str, Stream] = {}
+
+        async def connect(peer: str) -> None:
             streams[peer] = await plane.open(peer, PROBE)
             stack.push_async_callback(streams[peer].close)
+
+        for failure in await asyncio.gather(*map(connect, gbps), return_exceptions=True):
+            if failure is not None:
+                raise failure
         for peer in gbps:
             stack.enter_context(uplink.measuring(peer))
         up = await _together(streams, "send", {peer: there for peer, (there, _) in gbps.items()})

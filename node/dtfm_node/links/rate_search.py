@@ -30,7 +30,7 @@ LAST_SECONDS = 22.0
 QUICK_ENOUGH, QUICK_LONG, QUICK_LAST = 0.3, 1.0, 1.5
 """What `ENOUGH_SECONDS`, `LONG_SECONDS` and `LAST_SECONDS` are where somebody waits for a first, rough figure; to the
 last two so many round trips are added."""
-QUICK_ENOUGH_ROUND_TRIPS, QUICK_ROUND_TRIPS = 2.0, 4.0
+QUICK_ENOUGH_ROUND_TRIPS, QUICK_ROUND_TRIPS = 1.5, 4.0
 QUICK_BYTES = 1 << 22
 """Bytes of a transfer that is then believed if it shows that the link is no bottleneck."""
 SEARCHING, FURTHER, CLOSE = 3.0, 1.3, 1.2
@@ -108,6 +108,9 @@ class RateSearch:
             return
         if self._is_quick and rate >= UNPACED and self.size >= QUICK_BYTES:
             self.rate = rate
+            return
+        if self._is_quick and self._number > 1 and fills and seconds >= self._enough:
+            self.rate = max(rate, self._found)
             return
         self._judge(rate, seconds, queued, fills, elapsed)
         if self.rate is None and (self._number == MOST_TRANSFERS or elapsed > self._last):
