@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dtfm_protocol.discovery.records import Link, LinkReport
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.process.timeouts import TIMEOUTS
 from dtfm_protocol.view.view import View
@@ -125,9 +126,9 @@ async def test_a_repair_leaves_out_who_is_yet_to_be_measured_and_asks_for_no_mea
 
 @pytest.mark.parametrize("as_missing", [True, False])
 async def test_a_repair_has_the_rest_measured_where_it_cannot_do_without(swarm: Swarm, as_missing: bool) -> None:
+    swarm.gbps = {frozenset(pair): 0.1 for pair in ("ab", "ac", "bc")}
     await swarm.trains("a", "b")
     swarm.planner.needed, swarm.planner.as_missing = 3, as_missing
-    swarm.gbps = {frozenset(pair): 0.1 for pair in ("ac", "bc")}
     await swarm.join("c")
     assert ids_of(await swarm.layout()) == "abc"
     assert swarm.asked == ["ac", "bc"]
@@ -234,3 +235,24 @@ async def test_who_was_merely_started_anew_is_waited_for(tmp_path: Path) -> None
     await settle()
     await swarm.join("c")
     assert ids_of(await waiting) == "abc"
+
+
+@pytest.mark.parametrize("answers", [True, False])
+async def test_a_link_that_is_too_good_is_measured_by_the_other_end_before_a_plan_uses_it(
+    swarm: Swarm, caplog: pytest.LogCaptureFixture, answers: bool
+) -> None:
+    swarm.gbps = {frozenset(pair): 0.1 for pair in ("ab", "ac", "bc")}
+    await swarm.trains("a", "b", "c")
+    links = swarm.state.links
+    claim = LinkReport(links={"a": Link(round_trip_ms=2.0, sent_gbps=9.0, received_gbps=9.0, round=1 << 60)})
+    links.reported("b", LinkReport(links={"c": Link(round_trip_ms=2.0, sent_gbps=0.1, received_gbps=0.1)}))
+    links.reported("c", claim)
+    assert links.gbps("c", "a") == 9.0
+    swarm.gbps[frozenset("ac")] = 0.1 if answers else None
+    await swarm.layout()
+    assert next(turn.pairs for turn in swarm.rounds if turn.pairs) == (("a", "c"),)
+    assert links.gbps("c", "a") == (0.1 if answers else None)
+    if answers:
+        assert "c has told much more of its link with a" in caplog.text
+        links.reported("c", claim)
+        assert links.gbps("c", "a") == 0.1

@@ -68,7 +68,19 @@ class LinkMeasuring:
         """Have rounds of disjoint pairs of `members` measured, which a plan is about to use."""
         for number, pairs in enumerate(rounds, 1):
             await self._say("probing", f"measuring links of the plan: round {number} of {len(rounds)}")
-            await self._measure(pairs, _addresses(members))
+            told = {pair: [self._links.gbps(*link) for link in (pair, pair[::-1])] for pair in pairs}
+            doubted = {pair: rates for pair, rates in told.items() if None not in rates}
+            with contextlib.ExitStack() as undo:
+                for pair in doubted:
+                    undo.callback(self._links.forget_pair(*pair))  # who does not answer the other end proves nothing
+                await self._measure(pairs, _addresses(members))
+                undo.pop_all()
+            for pair, rates in doubted.items():
+                if self._links.contradicted(pair, [rate or 0.0 for rate in rates]):
+                    log.warning(
+                        "%s has told much more of its link with %s than that one finds: it is believed up to what "
+                        "others find.", short(pair[1]), short(pair[0]),
+                    )  # fmt: skip
 
     async def _measure(self, pairs: list[Pair], addresses: dict[str, tuple[str, ...]]) -> None:
         """Have disjoint pairs measured."""

@@ -53,6 +53,8 @@ def is_stranger(tried: Flags) -> Flags:
 def next_partners(tried: Flags, delays: Matrix, gbps: Matrix) -> list[tuple[int, int]]:
     """Return disjoint pairs of which each has a stranger, the round to be measured next; none where all know enough.
 
+    The first of a pair measures: who has more partners, so that a newcomer does not tell itself what its links carry.
+
     Args:
         tried: as for `is_stranger`.
         delays: of all pairs, measured or estimated, shape (N, N).
@@ -74,7 +76,7 @@ def next_partners(tried: Flags, delays: Matrix, gbps: Matrix) -> list[tuple[int,
             chosen = min(free, key=lambda other: (-sends[other], drawn[other]))
         else:
             chosen = min(free, key=lambda other: drawn[other])
-        pairs.append((peer, chosen))
+        pairs.append((chosen, peer))
         busy |= {peer, chosen}
     return pairs
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from dtfm_coordinator.links.chosen_pairs import PARTNERS, Flags, echoes, in_rounds, is_stranger, next_partners
+from dtfm_coordinator.links.link_claims import LinkClaims, contradicts, doubtful
 from dtfm_coordinator.links.peer_limits import PeerLimits
 from dtfm_coordinator.links.probe_requests import ProbeRequests
 from dtfm_coordinator.links.probe_rounds import Pair, pair_rounds
@@ -48,6 +49,9 @@ class LinkTable:
         self._untried: tuple[int, list[str], list[str]] = (-1, [], [])
         """Number of changes when `untried` was asked last, of whom, and its answer."""
         self.limits = PeerLimits()
+        self._claims = LinkClaims()
+        self._confirmed: dict[Pair, float] = {}
+        """Gbit/s of links that both ends have measured, one after the other."""
         self.requests = ProbeRequests()
 
     def tried(self, pairs: Sequence[Pair]) -> None:
@@ -66,6 +70,8 @@ class LinkTable:
             self._forget_link(pair)
         self._echoes = {pair: delay for pair, delay in self._echoes.items() if peer not in pair}
         self.limits.forget(peer)
+        self._claims.forget(peer)
+        self._confirmed = {pair: gbps for pair, gbps in self._confirmed.items() if peer not in pair}
         self.requests.forget(peer)
 
     def forget_pair(self, sender: str, receiver: str) -> Callable[[], None]:
@@ -130,11 +136,37 @@ class LinkTable:
             self._source[frozenset((reporter, peer))] = reporter, link.round
             for pair, gbps in (((reporter, peer), link.sent_gbps), ((peer, reporter), link.received_gbps)):
                 self._latency_ms[pair] = link.round_trip_ms / 2
-                self._gbps[pair] = self._as_failing(pair, gbps, link.round)
+                believed = self._claims.believed(reporter, pair, gbps, self._gbps, self._source)
+                self._gbps[pair] = self._as_failing(pair, believed, link.round)
                 if link.way == "direct":
                     self._ways.pop(pair, None)
                 else:
                     self._ways[pair] = link.way
+
+    def doubtful(self, pairs: Collection[frozenset[str]]) -> list[Pair]:
+        """Those of `pairs` whose rates are too good to be believed of one end alone, as `link_claims.doubtful`."""
+        return doubtful(pairs, self._gbps, self._source, self._confirmed)
+
+    def contradicted(self, pair: Pair, claimed: Sequence[float]) -> bool:
+        """Whether the second of `pair` has told much more of their link than the first has measured since; if so, it is
+        believed up to what others have seen with it from now on.
+
+        Args:
+            claimed: Gbit/s that it has told, from the first to the second, and back.
+        """
+        found = self._gbps.get(pair), self._gbps.get(pair[::-1])
+        if not any(now is not None and contradicts(told, now) for told, now in zip(claimed, found, strict=True)):
+            both = zip((pair, pair[::-1]), claimed, found, strict=True)
+            self._confirmed |= {link: min(told, now) for link, told, now in both if now is not None}
+            return False
+        self._claims.contradicted(pair[1])
+        for known, (teller, _) in self._source.items():
+            if teller == pair[1]:
+                (other,) = known - {teller}
+                for link in ((teller, other), (other, teller)):
+                    self._gbps[link] = self._claims.believed(teller, link, self._gbps[link], self._gbps, self._source)
+        self.changes += 1
+        return True
 
     def failing(self, pair: Pair, gbps: float) -> Callable[[], None]:
         """Take the Gbit/s of a measured link as frames under way tell them, until it is measured anew.

@@ -38,6 +38,8 @@ class PlanRevision:
         """
         self._links, self._tied = links, tied
         self._turn = 0
+        self._doubted: set[frozenset[str]] = set()
+        """Pairs that were measured by the other end, too."""
         self._thought: Mapping[Pair, tuple[float, float]] = {}
         """Gbit/s and milliseconds of the links that are being measured, as they were estimated."""
 
@@ -48,10 +50,15 @@ class PlanRevision:
     def planned(self, plan: Plan, view: View) -> list[list[Pair]]:
         """Return the rounds of disjoint pairs that are to be measured before `plan` begins; none where all are known.
 
+        The first of a pair measures: of one whose rates were too good to be believed, the end that has not told them.
+
         Args:
             view: what was known when it was made.
         """
-        pairs = self._links.unmeasured(pairs_of(plan, tied=self._tied))
+        used = pairs_of(plan, tied=self._tied)
+        doubted = [pair for pair in self._links.doubtful(used) if frozenset(pair) not in self._doubted]
+        self._doubted |= set(map(frozenset, doubted))
+        pairs = [*self._links.unmeasured(used), *map(frozenset, doubted)]
         row = {peer: place for place, peer in enumerate(view.ids)}
         gbps, delays = view.estimated_gbps.values, view.estimated_ms.values
         both = [pair for one in pairs for pair in (tuple(sorted(one)), tuple(sorted(one, reverse=True)))]
@@ -60,7 +67,8 @@ class PlanRevision:
             for one, other in both
         }
         self._turn += 1
-        return in_rounds(pairs)
+        first = {frozenset(pair): pair for pair in doubted}
+        return [[first.get(frozenset(pair), pair) for pair in turn] for turn in in_rounds(pairs)]
 
     def stands(self) -> bool:
         """Whether the plan is to begin, now that its links were measured."""

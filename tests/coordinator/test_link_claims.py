@@ -1,0 +1,113 @@
+"""What one end alone tells of its links is looked into where it is too good, and bounded where it was not true."""
+
+from itertools import chain, combinations
+
+import numpy as np
+import pytest
+
+from dtfm_coordinator.links.chosen_pairs import next_partners
+from dtfm_coordinator.links.link_claims import doubtful
+from dtfm_coordinator.links.link_table import LinkTable
+from dtfm_coordinator.links.plan_revision import PlanRevision
+from dtfm_coordinator.links.probe_rounds import pair_rounds
+from dtfm_protocol.discovery.records import Link, LinkReport
+from dtfm_protocol.plan.plan import Plan
+from tests.coordinator.test_link_table import member
+
+LIAR_AB = frozenset(("liar", "a"))
+PLAN = Plan(version=1, stages=((0, 1), (1, 2)), routes=(("a", "liar"),))
+
+
+def tell(links: LinkTable, peer: str, other: str, sent: float, received: float | None = None) -> None:
+    """Have a peer report its link with another one."""
+    link = Link(round_trip_ms=20.0, sent_gbps=sent, received_gbps=sent if received is None else received)
+    links.reported(peer, LinkReport(links={other: link}))
+
+
+def told(claim: float, seen: float = 0.01) -> LinkTable:
+    """Return links of which the liar has told one, and others what they found with it."""
+    links = LinkTable()
+    for other in "bc":
+        tell(links, other, "liar", seen)
+    tell(links, "liar", "a", claim)
+    return links
+
+
+@pytest.mark.parametrize(("claim", "is_doubted"), [(0.014, False), (0.016, True), (10.0, True)])
+def test_what_is_above_all_that_others_have_seen_is_measured_by_the_other_end(claim: float, is_doubted: bool) -> None:
+    assert told(claim).doubtful([LIAR_AB]) == ([("a", "liar")] if is_doubted else [])
+
+
+def test_a_lie_about_one_direction_is_enough() -> None:
+    links = told(0.01)
+    tell(links, "liar", "a", 0.01, 1.0)
+    assert links.doubtful([LIAR_AB]) == [("a", "liar")]
+
+
+def test_rates_that_are_no_bottleneck_are_all_the_same_and_where_there_is_nothing_to_compare_nothing_is_doubted() -> (
+    None
+):
+    assert told(100.0, seen=2.0).doubtful([LIAR_AB]) == []
+    links = LinkTable()
+    tell(links, "liar", "a", 10.0)
+    assert links.doubtful([LIAR_AB]) == []
+    assert doubtful([LIAR_AB], {}, {}) == []
+
+
+def test_a_plan_has_such_a_link_measured_once_before_it_begins() -> None:
+    links = told(10.0)
+    view = links.view([member(peer) for peer in ("a", "b", "c", "liar")], "fp32")
+    revision = PlanRevision(links, tied=False)
+    assert revision.planned(PLAN, view) == [[("a", "liar")]]
+    tell(links, "a", "liar", 0.01)
+    assert not revision.stands()
+    assert revision.planned(PLAN, view) == []
+
+
+def test_who_is_contradicted_is_believed_up_to_what_others_have_seen() -> None:
+    links = told(10.0)
+    tell(links, "liar", "d", 5.0)
+    tell(links, "a", "liar", 0.02)
+    assert links.contradicted(("a", "liar"), [10.0, 10.0])
+    assert links.gbps("liar", "a") == 0.02
+    assert links.gbps("liar", "d") == links.gbps("d", "liar") == 0.02
+    tell(links, "liar", "e", 5.0)
+    assert links.gbps("liar", "e") == 0.02
+    tell(links, "liar", "e", 0.005)
+    assert links.gbps("liar", "e") == 0.005
+    tell(links, "e", "liar", 0.5)  # others' word of it is their own
+    assert links.gbps("liar", "e") == 0.5
+
+
+@pytest.mark.parametrize(("claim", "found"), [(0.02, 0.01), (0.01, 0.5), (9.0, 1.0)])
+def test_an_error_of_measuring_is_no_lie(claim: float, found: float) -> None:
+    links = told(claim)
+    tell(links, "a", "liar", found)
+    assert not links.contradicted(("a", "liar"), [claim, claim])
+
+
+def test_what_both_ends_have_found_is_doubted_only_when_more_is_told() -> None:
+    links = told(1.0)
+    tell(links, "a", "liar", 0.9)
+    assert not links.contradicted(("a", "liar"), [1.0, 1.0])
+    for teller, other in (("a", "liar"), ("liar", "a")):
+        tell(links, teller, other, 1.2)
+        assert links.doubtful([LIAR_AB]) == []
+    tell(links, "liar", "a", 2.0)
+    assert links.doubtful([LIAR_AB]) == [("a", "liar")]
+
+
+def test_a_newcomer_does_not_tell_itself_what_its_links_carry() -> None:
+    tried = ~np.eye(5, dtype=np.bool_)
+    tried[4] = tried[:, 4] = False
+    gbps = np.where(tried, 1.0, np.nan)
+    pairs = next_partners(tried, np.ones((5, 5)), gbps)
+    assert [pair[1] for pair in pairs] == [4]
+
+
+@pytest.mark.parametrize("count", [3, 4, 5])
+def test_of_few_each_is_measured_by_others_too(count: int) -> None:
+    peers = "abcde"[:count]
+    pairs = list(chain(*pair_rounds(peers, lambda a, b: False)))
+    assert len(pairs) == len(list(combinations(peers, 2)))
+    assert {other for _, other in pairs} == set(peers)
