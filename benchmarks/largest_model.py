@@ -5,7 +5,8 @@ of 128 values, an intermediate size of 2.75 times the hidden one, and a vocabula
 share; one sequence of 1,024 tokens a micro-batch, products in bf16, activations computed anew. The hidden size goes up
 in steps of 128. Nine tenths of a device's memory are for training, as on the home machines of `dtfm-coordinator check`.
 What is offloaded lies in the machine's memory, beside a GPU's, and is not looked at.
-One device has the whole model; of eight alike, each has a stage, under 1F1B with enough micro-batches to fill it.
+One device has the whole model; of eight alike, each has a stage, under 1F1B with enough micro-batches to fill it. Each
+has as many layers as another, or one more, the last one too, which has the head: a plan may do better.
 """
 
 import argparse
