@@ -59,6 +59,7 @@ SOLO_FILES = (
     StateFile("prepared", "From what the tokens were made, so that they are made once."),
     StateFile("preparing/preparing.jsonl", "While tokens are made: how far that is, to go on there after a break."),
     StateFile("preparing/tokenizer.json", "Beside it, the tokenizer where it was trained on the text."),
+    StateFile("preparing/state-HASH", "Beside it, what waits for room in a sequence; the newest two."),
     StateFile("lock", "Held by the program that runs with the folder: its process id."),
 )
 COORDINATOR_FILES = (
@@ -129,6 +130,7 @@ COORDINATOR_FILES = (
     StateFile("prepared", "From what the tokens were made, so that they are made once."),
     StateFile("preparing/preparing.jsonl", "While tokens are made: how far that is, to go on there after a break."),
     StateFile("preparing/tokenizer.json", "Beside it, the tokenizer where it was trained on the text."),
+    StateFile("preparing/state-HASH", "Beside it, what waits for room in a sequence; the newest two."),
     StateFile("key", "The coordinator's key: who has it is the coordinator.", is_secret=True),
     StateFile("key.next", "The key that takes its place, after `rotate`.", is_secret=True),
     StateFile("authority.crt", "The key's certificate, which says whose place it has taken."),

@@ -18,8 +18,10 @@
 - `hub_dataset`: data sets by name: streamed by `datasets`, from the hub or from a folder that it knows how to load
 - `hub_sizes`: the sizes of data sets by name, as the hub, or the folder of one, tells them
 - `json_lines`: JSON lines: files with an object of JSON on each line, read a line at a time
-- `laid_out_corpus`: the corpus of a job whose documents stand apart from each other: from what they say to shards of
-  tokens and of marks, a bin at a time
+- `laid_out_corpus`: the corpus of a job whose documents stand apart from each other: from pieces of text to shards of
+  tokens and of marks, from where an earlier run was broken off
+- `layout_state`: the state of a laying out between two pieces of the text, as bytes, so that who is broken off can go
+  on there
 - `marks`: marks of tokens: which are learned, and where what stands apart begins; a byte a token (pure)
 - `not_text`: the refusal of files that hold documents in another form than plain text, by their names and first bytes
   (pure)

@@ -144,6 +144,15 @@ class CorpusWriter:
             self._targets.add(np.array(self._folder.open(marks, "uint8")))
         return True
 
+    def left(self) -> tuple[Tokens, Marks]:
+        """Return the tokens that fill no shard yet, and their marks where the corpus has samples: [tokens] each."""
+        none = np.empty(0, dtype=np.uint8)
+        return np.concatenate([none, *self._held]), np.concatenate([none, *self._held_marks])
+
+    def make_last(self, shards: Iterable[WrittenShard]) -> None:
+        """Flush shards to the disk, so that they survive a power cut."""
+        self._folder.make_last(part.sha256 for shard in shards for part in shard if part is not None)
+
     def add_set(self, one: EncodedSet) -> None:
         """Take a set for evaluation, behind all that is trained on; raises as `add` does."""
         start = self.shards * self.shard_tokens + self._count

@@ -1,68 +1,186 @@
-"""The corpus of a job whose documents stand apart from each other: from what they say to shards of tokens and of marks,
-a bin at a time."""
+"""The corpus of a job whose documents stand apart from each other: from pieces of text to shards of tokens and of
+marks, from where an earlier run was broken off."""
 
-from collections.abc import Iterable
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from dtfm_protocol.checkpoint.transfers import SHARD_LIMIT
+from dtfm_protocol.data.chat_template import ChatTemplate
 from dtfm_protocol.data.contents import Content
-from dtfm_protocol.data.corpus_writer import CorpusWriter, EncodedSet
-from dtfm_protocol.data.packing import Packer, PackingCounts, closing
+from dtfm_protocol.data.corpus_writer import CorpusWriter, WrittenShard
+from dtfm_protocol.data.documents import Documents
+from dtfm_protocol.data.layout_state import LayoutState
+from dtfm_protocol.data.packing import Bin, Packer, PackingCounts
+from dtfm_protocol.data.piece_encoder import read_parts
+from dtfm_protocol.data.preparing_journal import NotedState, PreparingJournal
 from dtfm_protocol.data.sample_encoding import encode_samples
+from dtfm_protocol.data.text_pieces import TextPiece, text_pieces
+from dtfm_protocol.data.text_stream import CHECKED_AT_ONCE
+from dtfm_protocol.data.text_tally import PieceTally, TextTally
+from dtfm_protocol.data.tokenizer import as_written
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.data_table import Data
-from dtfm_protocol.job.resolved_job import Corpus
 
 MOST_BINS = SHARD_LIMIT // 4
 """Bins of the largest such corpus: their numbers of targets are in one file."""
+STATE_BYTES = 4 << 20
+"""Bytes of text after which the state is noted again: some seconds of work, which are lost where it is broken off."""
 
 
-class LaidOutCorpus(NamedTuple):
-    """A corpus whose documents stand apart."""
+class LaidOutStream:
+    """The stream of documents into bins of a sequence's length, and of these into a writer.
 
-    corpus: Corpus
-    counts: PackingCounts
-    repeated: int
-    """Tokens at its beginning that may come again."""
-
-
-def lay_out(
-    data: Data,
-    tokenizer: Any,
-    folder: Path,
-    parts: tuple[Iterable[Content], Iterable[Content]],
-    sequence_length: int,
-    same_as: Corpus | None = None,
-    sets: Iterable[EncodedSet] = (),
-) -> LaidOutCorpus:
-    """Lay documents out in bins of `sequence_length`, and write their tokens and marks into `folder`.
-
-    Args:
-        parts: what documents say that come more than once, and all others: these do not share bins with those.
-        same_as: corpus that the tokens must be; None: any.
-        sets: what the job is evaluated on, in bins of the same length.
-
-    Raises:
-        UserError: there are no documents of which anything is learned, or more than a job can have; or as
-            `CorpusWriter` does.
+    What is written depends on the text alone, not on how often it was broken off: going on begins after the last piece
+    whose state was noted. Documents that come more than once do not share bins with others.
     """
-    packer, repeated = packer_of(data, tokenizer, sequence_length), 0
-    writer = CorpusWriter(folder, len(tokenizer), same_as=same_as, sequence_length=sequence_length)
-    for part in parts:
-        repeated = packer.counts.bins * sequence_length  # those before the last part
-        for one in packer.bins(encode_samples(data, tokenizer, part)):
-            if packer.counts.bins > MOST_BINS:
+
+    def __init__(
+        self,
+        data: Data,
+        documents: Documents,
+        tokenizer: Any,
+        seed: int,
+        writer: CorpusWriter,
+        journal: PreparingJournal | None,
+        sequence_length: int,
+    ) -> None:
+        """Read nothing yet.
+
+        Raises:
+            UserError: sequences are too short for any document.
+        """
+        self._data, self._documents, self._tokenizer = data, documents, tokenizer
+        self._writer, self._journal, self._length = writer, journal, sequence_length
+        self._packer = packer_of(data, tokenizer, sequence_length)
+        self._chat = ChatTemplate.of_job(data)
+        self._pieces = text_pieces(documents.sources, seed)
+        self._new: list[WrittenShard] = []
+        """Shards that were written since the state was noted."""
+        self._noted_at = 0.0
+        """Bytes that were read until then."""
+        self._repeated: int | None = None
+        self.tally = TextTally(seed)
+
+    @property
+    def repeated(self) -> int:
+        """Tokens at the corpus's beginning that may come again."""
+        return self._repeated or 0
+
+    @property
+    def words(self) -> list[str]:
+        """What people should know of how documents were laid out, a sentence each."""
+        return counts_in_words(self._packer.counts)
+
+    def resume(self) -> bool:
+        """Take up the newest state that the journal has, if all before it is still there and whole; whether there was
+        one.
+
+        Raises:
+            UserError: the disk is full or cannot be written, or what is there is of another corpus than it must be.
+        """
+        journal, writer = self._journal, self._writer
+        if journal is None:
+            return False
+        noted = None
+        if journal.is_begun and journal.shard_tokens == writer.shard_tokens:
+            noted = next(filter(self._takes_up, reversed(journal.states)), None)
+        if noted is None:
+            journal.begin(as_written(self._data, self._tokenizer), writer.shard_tokens)
+        else:
+            journal.cut_back(noted.pieces, noted.shards, noted)
+        journal.pieces, journal.shards, journal.states = [], [], []
+        return noted is not None
+
+    def run(self, workers: int = 1) -> Iterator[float]:
+        """Write what is left, and yield the bytes of the text that were read, as they are.
+
+        Args:
+            workers: not looked at: all is made in this process.
+
+        Raises:
+            UserError: a row cannot be read, a source has no text, nothing is learned of any document, there are more
+                than a job can have, or as the writer does.
+        """
+        if self._documents.manual:
+            self._lay_out(Content(text) for text in self._documents.manual)
+            yield self._documents.bytes
+        for piece in self._pieces:
+            if self.tally.begin(piece):
+                if piece.source.source.weight <= 1:
+                    self._end_repeated()
+                yield from self._take(piece)
+        self.tally.end_source()
+        self._end_repeated()
+        self._write(self._packer.closed())
+        if not self._packer.counts.bins:
+            raise UserError("data: there is nothing to learn in it: no document has two tokens, or any that is learned")
+
+    def _take(self, piece: TextPiece) -> Iterator[float]:
+        so_far = PieceTally()
+        for part in read_parts(piece.source, piece.file, piece.cut, self._chat):
+            is_there = self.tally.are_there(piece, len(part.contents), so_far)
+            chosen = [content for content, is_in in zip(part.contents, is_there, strict=True) if is_in]
+            so_far = self.tally.counted(piece, part, so_far, is_there, self._lay_out(chosen))
+            yield part.read
+        self.tally.end(so_far)
+        if self._journal is not None:
+            self._journal.add_piece(so_far)
+            if self.tally.read >= self._noted_at + STATE_BYTES:
+                self._note(self._journal)
+
+    def _lay_out(self, contents: Iterable[Content]) -> int:
+        """Lay documents out, and return the number of their tokens."""
+        count = 0
+        for sample in encode_samples(self._data, self._tokenizer, contents):
+            count += len(sample.tokens)
+            self._write(self._packer.filled([sample]))
+        return count
+
+    def _end_repeated(self) -> None:
+        """Close the bins of documents that come more than once, after the last of these."""
+        if self._repeated is None:
+            self._write(self._packer.closed())
+            self._repeated = self._packer.counts.bins * self._length
+
+    def _write(self, bins: Iterable[Bin]) -> None:
+        for one in bins:
+            if self._packer.counts.bins > MOST_BINS:
                 raise UserError(
                     f"data: these are more than the {MOST_BINS:,} sequences of one job: give fewer documents"
                 )
-            writer.add(*one)
-    if not packer.counts.bins:
-        raise UserError("data: there is nothing to learn in it: no document has two tokens, or any that is learned")
-    for held_out in sets:
-        writer.add_set(held_out)
-    writer.add(*closing(int(tokenizer.eos_token_id)))
-    return LaidOutCorpus(writer.end(), packer.counts, repeated)
+            for shard in self._writer.add(*one):
+                if self._journal is not None and shard.tokens.tokens == self._writer.shard_tokens:
+                    self._journal.add_shard(shard)
+                    self._new.append(shard)
+
+    def _note(self, journal: PreparingJournal) -> None:
+        self._writer.make_last(self._new)
+        packer = self._packer
+        journal.add_state(
+            LayoutState(packer.counts, packer.open_bins(), self._writer.left(), self._repeated).to_bytes()
+        )
+        self._new, self._noted_at = [], self.tally.read
+
+    def _takes_up(self, noted: NotedState) -> bool:
+        """Take up a state; whether it and the shards before it are there and whole."""
+        journal, writer = self._journal, self._writer
+        assert journal is not None
+        data, shards = journal.state(noted), journal.shards[: noted.shards]
+        with ThreadPoolExecutor(CHECKED_AT_ONCE) as threads:
+            if data is None or not all(threads.map(writer.is_whole, shards)):
+                return False
+        if not all(map(writer.has_before, shards)):
+            raise ValueError("a shard that is whole was not taken")
+        state = LayoutState.of_bytes(data)
+        writer.add(*state.left)
+        self._packer.go_on(state.bins, state.counts)
+        self._repeated = state.repeated
+        for recorded in journal.pieces[: noted.pieces]:
+            next((piece for piece in self._pieces if self.tally.begin(piece)), None)
+            self.tally.end(recorded)
+        self._noted_at = self.tally.read
+        return True
 
 
 def packer_of(data: Data, tokenizer: Any, sequence_length: int) -> Packer:

@@ -6,12 +6,13 @@ of it is learned from this one.
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from dtfm_protocol.data.marks import BEGINS, TARGET
+from dtfm_protocol.data.marks import BEGINS, TARGET, Marks
 from dtfm_protocol.data.sample_encoding import Sample
 from dtfm_protocol.data.token_shards import Tokens
 
@@ -29,24 +30,36 @@ class Bin(NamedTuple):
     """Shape [sequence_length]."""
 
 
+@dataclass
 class PackingCounts:
     """What was laid out so far."""
 
-    def __init__(self) -> None:
-        """Begin with nothing."""
-        self.samples = 0
-        """Documents, with repetitions."""
-        self.bins = 0
-        self.targets = 0
-        """Tokens that are learned."""
-        self.padding = 0
-        """Tokens that fill bins up."""
-        self.cut = 0
-        """Samples of which only the beginning is there, as they are longer than a bin."""
-        self.longest = 0
-        """Tokens of the longest of those."""
-        self.empty = 0
-        """Samples that are left out, as nothing of what is there of them is learned."""
+    samples: int = 0
+    """Documents, with repetitions."""
+    bins: int = 0
+    targets: int = 0
+    """Tokens that are learned."""
+    padding: int = 0
+    """Tokens that fill bins up."""
+    cut: int = 0
+    """Samples of which only the beginning is there, as they are longer than a bin."""
+    longest: int = 0
+    """Tokens of the longest of those."""
+    empty: int = 0
+    """Samples that are left out, as nothing of what is there of them is learned."""
+
+
+class OpenBins(NamedTuple):
+    """The bins of a packer that are not full yet, in the order in which they were opened."""
+
+    tokens: Tokens
+    """What is in them, one after the other: [tokens]."""
+    marks: Marks
+    """Shape [tokens]."""
+    sizes: npt.NDArray[np.int64]
+    """Tokens in each: [bins]."""
+    numbers: npt.NDArray[np.int64]
+    """The number of each, of all that were ever opened: [bins]."""
 
 
 class Packer:
@@ -67,19 +80,45 @@ class Packer:
         self._length, self._padding, self._most = length, padding, OPEN_BINS if shared else 0
         self._open: list[tuple[int, int]] = []
         """Room in each open bin, and its number, ascending."""
-        self._held: dict[int, list[Sample]] = {}
-        """Samples in each open bin, by its number."""
-        self._number = 0
+        self._held: dict[int, list[tuple[Tokens, Marks]]] = {}
+        """Tokens and marks of what is in each open bin, by its number."""
         self.counts = PackingCounts()
 
     def bins(self, samples: Iterable[Sample]) -> Iterator[Bin]:
         """Lay samples out, and yield bins as they are closed, at the end all that are open."""
+        yield from self.filled(samples)
+        yield from self.closed()
+
+    def filled(self, samples: Iterable[Sample]) -> Iterator[Bin]:
+        """Lay samples out, and yield bins as they are closed; others stay open for what comes after."""
         for sample in samples:
             for piece in self._pieces(sample):
                 yield from self._place(piece)
+
+    def closed(self) -> Iterator[Bin]:
+        """Close all bins that are open."""
         for _, number in sorted(self._open, key=lambda one: one[1]):
             yield self._closed(number)
         self._open = []
+
+    def open_bins(self) -> OpenBins:
+        """Return the bins that are open: with `counts` all that decides how what comes next is laid out."""
+        numbers = sorted(self._held)
+        held = [part for number in numbers for part in self._held[number]]
+        return OpenBins(
+            np.concatenate([np.empty(0, dtype=np.int64), *(tokens for tokens, _ in held)]),
+            np.concatenate([np.empty(0, dtype=np.uint8), *(marks for _, marks in held)]),
+            np.array([sum(len(tokens) for tokens, _ in self._held[number]) for number in numbers], dtype=np.int64),
+            np.array(numbers, dtype=np.int64),
+        )
+
+    def go_on(self, bins: OpenBins, counts: PackingCounts) -> None:
+        """Go on where another packer was, which had these open bins and counts."""
+        self.counts = counts
+        ends = np.cumsum(bins.sizes)
+        for number, size, end in zip(bins.numbers.tolist(), bins.sizes.tolist(), ends.tolist(), strict=True):
+            self._held[number] = [(bins.tokens[end - size : end], bins.marks[end - size : end])]
+            insort(self._open, (self._length - size, number))
 
     def _pieces(self, sample: Sample) -> Iterator[Sample]:
         """Yield what of a sample is laid out: pieces of a bin's length, which overlap by a token, so that each token
@@ -105,10 +144,12 @@ class Packer:
         if at < len(self._open):
             room, number = self._open.pop(at)
         else:
-            room, number = self._length, self._number
+            # As many were opened as are closed and open.
+            room, number = self._length, self.counts.bins + len(self._held)
             self._held[number] = []
-            self._number += 1
-        self._held[number].append(piece)
+        marks = (TARGET * piece.is_target).astype(np.uint8)
+        marks[0] = BEGINS
+        self._held[number].append((piece.tokens, marks))
         if room == size:
             yield self._closed(number)
             return
@@ -122,11 +163,9 @@ class Packer:
         tokens = np.full(self._length, self._padding, dtype=np.int64)
         marks = np.zeros(self._length, dtype=np.uint8)
         at = 0
-        for piece in pieces:
-            after = at + len(piece.tokens)
-            tokens[at:after] = piece.tokens
-            marks[at:after] = TARGET * piece.is_target
-            marks[at] = BEGINS
+        for its_tokens, its_marks in pieces:
+            after = at + len(its_tokens)
+            tokens[at:after], marks[at:after] = its_tokens, its_marks
             at = after
         if at < self._length:
             marks[at] = BEGINS

@@ -1,9 +1,11 @@
 """The journal of a corpus that is being made: what is on disk of it, so that who is broken off can go on there."""
 
 import contextlib
+import os
 import shutil
 from hashlib import sha256
 from pathlib import Path
+from typing import NamedTuple
 
 from pydantic import ValidationError
 
@@ -36,13 +38,28 @@ class _Line(Schema):
     begun: _Begun | None = None
     piece: PieceTally | None = None
     shard: Sha256 | None = None
+    marks: Sha256 | None = None
+    """Those of the shard, of a corpus with samples."""
+    state: Sha256 | None = None
     digest: str = ""
+
+
+class NotedState(NamedTuple):
+    """A state of the work between two pieces, in a file of its own, where pieces and shards alone do not tell it."""
+
+    pieces: int
+    """Pieces that were taken before it."""
+    shards: int
+    """Shards that were written before it."""
+    sha256: Sha256
+    """Hash of its file."""
 
 
 class PreparingJournal:
     """A journal, in a folder of its own.
 
-    It has a line for each piece of the text whose tokens were all taken, and one for each whole shard that was written.
+    It has a line for each piece of the text whose tokens were all taken, one for each whole shard that was written, and
+    one for each state that was noted.
     """
 
     def __init__(self, folder: Path, stamp: str) -> None:
@@ -58,7 +75,9 @@ class PreparingJournal:
         self.shard_tokens = 0
         self.pieces: list[PieceTally] = []
         """Those that were there; so with shards."""
-        self.shards: list[Sha256] = []
+        self.shards: list[WrittenShard] = []
+        self.states: list[NotedState] = []
+        self._last_state = ""
         self.is_outdated = False
         """Whether one was there that was begun from something else, or is damaged."""
         self._read()
@@ -75,7 +94,7 @@ class PreparingJournal:
             UserError: the disk is full or cannot be written.
         """
         shutil.rmtree(self._folder, ignore_errors=True)
-        self.pieces, self.shards, self._digest = [], [], ""
+        self.pieces, self.shards, self.states, self._last_state, self._digest = [], [], [], "", ""
         self.tokenizer, self.shard_tokens = tokenizer, shard_tokens
         try:
             self._folder.mkdir(mode=0o700, parents=True)
@@ -84,14 +103,17 @@ class PreparingJournal:
         write_atomically(self._folder / _TOKENIZER, tokenizer)
         self._write(self._first())
 
-    def cut_back(self, pieces: int, shards: int) -> None:
-        """Keep no more than so many lines of each kind, as the others are made anew.
+    def cut_back(self, pieces: int, shards: int, state: NotedState | None = None) -> None:
+        """Keep no more than so many lines of each kind, and a state that comes after them, as the others are made anew.
 
         Raises:
             UserError: the disk is full or cannot be written.
         """
         kept, self._digest = (self.pieces[:pieces], self.shards[:shards]), ""
-        lines = [_Line(piece=one) for one in kept[0]] + [_Line(shard=one) for one in kept[1]]
+        lines = [_Line(piece=one) for one in kept[0]] + [_of_shard(one) for one in kept[1]]
+        self.states = [state] if state is not None else []
+        self._last_state = state.sha256 if state is not None else ""
+        lines += [_Line(state=one.sha256) for one in self.states]
         write_atomically(self._folder / _JOURNAL, self._text(self._first(), *lines))
         self.pieces, self.shards = kept
 
@@ -101,11 +123,29 @@ class PreparingJournal:
 
     def add_shard(self, shard: WrittenShard) -> None:
         """Note that a whole shard was written."""
-        self._write(_Line(shard=shard.tokens.sha256))
+        self._write(_of_shard(shard))
 
-    def written(self) -> list[WrittenShard]:
-        """List the shards that were written."""
-        return [WrittenShard(Shard(sha256=one, tokens=self.shard_tokens), None) for one in self.shards]
+    def add_state(self, data: bytes) -> None:
+        """Note the state of the work after all that was noted; it, and all lines so far, survive a power cut.
+
+        Raises:
+            UserError: the disk is full or cannot be written.
+        """
+        name = _hash(data)
+        write_atomically(self._state_path(name), data, lasting=True)
+        self._write(_Line(state=name), lasting=True)
+        # The one before is kept, too: this one's shards may turn out damaged.
+        for path in set(self._folder.glob("state-*")) - {self._state_path(name), self._state_path(self._last_state)}:
+            path.unlink(missing_ok=True)
+        self._last_state = name
+
+    def state(self, noted: NotedState) -> bytes | None:
+        """Return a state that was noted; None: it is not there any more, or damaged."""
+        try:
+            data = self._state_path(noted.sha256).read_bytes()
+        except OSError:
+            return None
+        return data if _hash(data) == noted.sha256 else None
 
     def end(self) -> None:
         """Take the journal away: the corpus is there."""
@@ -128,7 +168,12 @@ class PreparingJournal:
                     break
                 self.tokenizer, self.shard_tokens = tokenizer.decode(), begun.shard_tokens
             self.pieces += [line.piece] if line.piece is not None else []
-            self.shards += [line.shard] if line.shard is not None else []
+            if line.shard is not None:
+                marks = Shard(sha256=line.marks, tokens=self.shard_tokens) if line.marks is not None else None
+                self.shards.append(WrittenShard(Shard(sha256=line.shard, tokens=self.shard_tokens), marks))
+            if line.state is not None:
+                self.states.append(NotedState(len(self.pieces), len(self.shards), line.state))
+                self._last_state = line.state
             self._digest = line.digest
         self.is_outdated = not self._digest
 
@@ -154,14 +199,24 @@ class PreparingJournal:
             text += line.model_copy(update={"digest": self._digest}).model_dump_json(exclude_none=True) + "\n"
         return text
 
-    def _write(self, line: _Line) -> None:
+    def _state_path(self, name: str) -> Path:
+        return self._folder / f"state-{name[:16]}"
+
+    def _write(self, line: _Line, *, lasting: bool = False) -> None:
         """Add a line. A machine that fails may lose some of the last ones: they are then done anew."""
         path = self._folder / _JOURNAL
         try:
             with path.open("a", encoding="utf-8") as file:
                 file.write(self._text(line))
+                if lasting:
+                    file.flush()
+                    os.fsync(file.fileno())
         except OSError as error:
             raise UserError(f"cannot write {path}: {error.strerror}: free some space") from None
+
+
+def _of_shard(shard: WrittenShard) -> _Line:
+    return _Line(shard=shard.tokens.sha256, marks=shard.marks.sha256 if shard.marks is not None else None)
 
 
 def _hash(data: bytes) -> str:

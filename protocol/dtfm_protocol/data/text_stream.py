@@ -45,6 +45,16 @@ class TextStream:
         """Tokens that are in the corpus already, of those that come next."""
         self.tally = TextTally(seed)
 
+    @property
+    def repeated(self) -> int:
+        """Tokens at the corpus's beginning that may come again."""
+        return self.tally.repeated
+
+    @property
+    def words(self) -> list[str]:
+        """What people should know of how documents were laid out: nothing, as they follow each other."""
+        return []
+
     def resume(self) -> bool:
         """Take up what the journal says was done, as far as it is still there and whole; whether there was any.
 
@@ -57,7 +67,7 @@ class TextStream:
         if not journal.is_begun or journal.shard_tokens != writer.shard_tokens:
             journal.begin(as_written(self._data, self._tokenizer), writer.shard_tokens)
             return False
-        written = journal.written()
+        written = journal.shards
         with ThreadPoolExecutor(CHECKED_AT_ONCE) as threads:
             for shard, is_whole in zip(written, threads.map(writer.is_whole, written), strict=True):
                 if not is_whole or not writer.has_before(shard):

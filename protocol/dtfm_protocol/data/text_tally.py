@@ -1,10 +1,11 @@
 """The tally of a text that becomes tokens: which documents count, which rows are lost, and where each is (pure)."""
 
 import numpy as np
+import numpy.typing as npt
 
 from dtfm_protocol.bounds import Count
 from dtfm_protocol.data.documents import NO_TEXT, DocumentReader, Skipped
-from dtfm_protocol.data.piece_encoder import EncodedPart
+from dtfm_protocol.data.piece_encoder import EncodedPart, ReadPart
 from dtfm_protocol.data.repeats import Repeats
 from dtfm_protocol.data.rows import Fault
 from dtfm_protocol.data.source_files import SourceFiles
@@ -75,18 +76,45 @@ class TextTally:
         Raises:
             UserError: a row cannot be read, and the source does not pass over such.
         """
+        is_there = self.are_there(piece, len(part.lengths), so_far)
+        tokens = part.tokens if is_there.all() else part.tokens[np.repeat(is_there, part.lengths)]
+        if self.tokens + so_far.tokens == 0:
+            tokens = tokens[1:]  # nothing comes before the first document
+        return tokens, self.counted(piece, part, so_far, is_there, len(tokens))
+
+    def are_there(self, piece: TextPiece, documents: int, so_far: PieceTally) -> npt.NDArray[np.bool_]:
+        """Return which of the piece's next documents are in the corpus: [documents]."""
+        if self._source is None or self._source.source.weight.is_integer():
+            return np.ones(documents, dtype=bool)
+        first = self._found + so_far.found
+        return np.array([self._repeats.of(first + place) > piece.turn for place in range(documents)], dtype=bool)
+
+    def counted(
+        self,
+        piece: TextPiece,
+        part: EncodedPart | ReadPart,
+        so_far: PieceTally,
+        is_there: npt.NDArray[np.bool_],
+        tokens: int,
+    ) -> PieceTally:
+        """Return what there is in the piece so far with a part of it.
+
+        Args:
+            is_there: which of the part's documents are in the corpus: [documents].
+            tokens: number of tokens of these.
+
+        Raises:
+            UserError: a row cannot be read, and the source does not pass over such.
+        """
         skipped = Skipped()
         for fault in part.faults:
             number = self._rows + fault.number if fault.number else 0
             placed = Fault(number, fault.why, fault.size, fault.rows)
             self._reader.content(placed, piece.file, skipped if not piece.turn else None)
-        tokens, taken = self._chosen(part, self._found + so_far.found, piece.turn)
-        if self.tokens + so_far.tokens == 0:
-            tokens = tokens[1:]  # nothing comes before the first document
-        return tokens, PieceTally(
-            tokens=so_far.tokens + len(tokens),
-            found=so_far.found + len(part.lengths),
-            taken=so_far.taken + taken,
+        return PieceTally(
+            tokens=so_far.tokens + tokens,
+            found=so_far.found + len(is_there),
+            taken=so_far.taken + int(is_there.sum()),
             rows=part.rows or 0,
             skipped=so_far.skipped + skipped.rows,
             first=so_far.first or skipped.first.encode("utf-8", "replace").decode(),
@@ -119,10 +147,3 @@ class TextTally:
         if self._found:
             raise UserError(f"{key}: weight = {source.weight:g} takes none of its {self._found} documents: raise it")
         raise UserError(NO_TEXT.format(key, source.path))
-
-    def _chosen(self, part: EncodedPart, first: int, turn: int) -> tuple[Tokens, int]:
-        """Return the tokens of the documents that are there in a turn, and their number."""
-        if self._source is None or self._source.source.weight.is_integer():
-            return part.tokens, len(part.lengths)
-        is_there = [self._repeats.of(first + place) > turn for place in range(len(part.lengths))]
-        return part.tokens[np.repeat(np.array(is_there, dtype=bool), part.lengths)], sum(is_there)

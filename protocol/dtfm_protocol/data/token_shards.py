@@ -22,6 +22,7 @@ import numpy.typing as npt
 from dtfm_protocol.data.chapters import ChapterList
 from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.job.resolved_job import Chapter, Corpus, Shard
+from dtfm_protocol.process.state_dir import sync_folder
 
 SHARD_BYTES = 2 << 20
 """Bytes of a shard: few enough to fetch it again after a broken transfer, and so many that its name costs nothing."""
@@ -96,6 +97,21 @@ class ShardFolder:
         self._checked.add(sha256)
         if self._sizes is not None:
             self._sizes[sha256] = len(data)
+
+    def make_last(self, names: Iterable[str]) -> None:
+        """Flush shards to the disk, so that they survive a power cut from here on.
+
+        Raises:
+            UserError: the disk is full or cannot be written.
+        """
+        for name in names:
+            try:
+                with self.path(name).open("rb") as file:
+                    os.fsync(file.fileno())
+            except OSError as error:
+                raise UserError(f"cannot write {self.path(name)}: {error.strerror}") from None
+        if self._folder.is_dir():
+            sync_folder(self._folder)
 
     def sizes(self) -> dict[str, int]:
         """Return the bytes of each shard here, by hash, the one that was not needed for longest coming first."""

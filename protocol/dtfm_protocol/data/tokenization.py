@@ -11,7 +11,8 @@ from dtfm_protocol.data.contents import Content
 from dtfm_protocol.data.corpus_writer import CorpusWriter
 from dtfm_protocol.data.documents import Document, Documents
 from dtfm_protocol.data.held_out_sets import encode_sets
-from dtfm_protocol.data.laid_out_corpus import counts_in_words, lay_out
+from dtfm_protocol.data.laid_out_corpus import LaidOutStream
+from dtfm_protocol.data.packing import closing
 from dtfm_protocol.data.preparing_journal import PreparingJournal
 from dtfm_protocol.data.text_stream import TextStream
 from dtfm_protocol.data.token_shards import SHARD_BYTES
@@ -70,7 +71,8 @@ def tokenize(
         chapter_shards: shards of a chapter.
 
     Raises:
-        UserError: what `Documents`, `make_tokenizer`, `encode_sets`, `write_shards` and `lay_out` raise.
+        UserError: what `Documents`, `make_tokenizer`, `encode_sets`, `CorpusWriter`, `TextStream` and `LaidOutStream`
+            raise.
     """
     progress("Reading the text.")
     documents = Documents(data, seed)
@@ -80,32 +82,38 @@ def tokenize(
         progress(f"Working out {size:,} kinds of token from the text: of a long one, that takes minutes.")
     tokenizer = make_tokenizer(data, Told("Reading the text for it", total, progress).texts(documents), trained)
     held_out = encode_sets(data, sets, tokenizer, sequence_length, set_sequences, seed)
-    if data.is_laid_out:
-        told = Told("Turning the text into tokens", total, progress)
-        parts = told.contents(documents.repeated()), told.contents(documents.others())
-        laid = lay_out(data, tokenizer, folder, parts, sequence_length, same_as, held_out)
-        for line in (*counts_in_words(laid.counts), *([str(documents.skipped)] if documents.skipped.rows else [])):
-            progress(line)
-        return Tokenized(laid.corpus, tokenizer, laid.repeated)
     writer = CorpusWriter(
-        folder, len(tokenizer), shard_bytes=shard_bytes, chapter_shards=chapter_shards, same_as=same_as
+        folder,
+        len(tokenizer),
+        shard_bytes=shard_bytes,
+        chapter_shards=chapter_shards,
+        same_as=same_as,
+        sequence_length=sequence_length if data.is_laid_out else None,
     )
-    stream = TextStream(data, documents, tokenizer, seed, writer, journal)
+    stream: TextStream | LaidOutStream
+    if data.is_laid_out:
+        stream = LaidOutStream(data, documents, tokenizer, seed, writer, journal, sequence_length)
+    else:
+        stream = TextStream(data, documents, tokenizer, seed, writer, journal)
     if stream.resume():
         progress(f"Going on where preparing was broken off, after {bytes_in_words(stream.tally.read)} of the text.")
     count = workers if workers is not None else min(_cores(), ceil(total / BYTES_A_WORKER))
-    done, is_told = stream.tally.read, False
+    done, told = stream.tally.read, None
     for read in stream.run(count):
-        if is_told:
+        if told is not None:
             told.worked(read)
         else:  # the pace is that of the work, without the start of the workers
-            told, is_told = Told("Turning the text into tokens", total, progress, done=done + read), True
+            told = Told("Turning the text into tokens", total, progress, done=done + read)
     for one in held_out:
         writer.add_set(one)
+    if data.is_laid_out:
+        writer.add(*closing(int(tokenizer.eos_token_id)))
     corpus = writer.end()
+    for line in stream.words:
+        progress(line)
     if stream.tally.skipped.rows:
         progress(str(stream.tally.skipped))
-    return Tokenized(corpus, tokenizer, stream.tally.repeated)
+    return Tokenized(corpus, tokenizer, stream.repeated)
 
 
 def _cores() -> int:
