@@ -27,11 +27,12 @@ from dtfm_node.doctor.checks import (
 from dtfm_node.doctor.doctor_options import DoctorOptions
 from dtfm_node.doctor.examine import Examination, LookLimits
 from dtfm_node.doctor.findings import Finding, Verdict, as_json, bad, clean, good, things_to_do, warn, worst
-from dtfm_node.doctor.job_needs import Need
+from dtfm_node.doctor.job_needs import Need, work_out
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.identity.invite import PROTOCOL_VERSION
 from dtfm_protocol.process.state_dir import locked
 from tests.node.doctor_hosts import HOST, INVITE, host
+from tests.node.engine_swarm import job_of
 
 # findings
 
@@ -249,6 +250,34 @@ def test_memory_disk_and_open_files_are_compared_with_the_job() -> None:
     assert worst(resources.judge(large, need)) is Verdict.good
     assert worst(resources.judge(large, None)) is Verdict.good
     assert worst(resources.judge(large, Need(fault="no such architecture"))) is Verdict.bad
+
+
+def test_the_memory_of_a_gpu_and_of_its_machine_are_told_apart() -> None:
+    need = Need(smallest_stage=10 << 30, smallest_apart=6 << 30, apart_host=4 << 30)
+
+    def verdicts(memory: int, host: int | None) -> list[tuple[str, Verdict]]:
+        seen = resources.ResourcesObservation("gpu", memory << 30, 64 << 30, 1024, host and host << 30)
+        return [(one.name, one.verdict) for one in resources.judge(seen, need) if one.name.startswith("memory")]
+
+    assert verdicts(8, 5) == [("memory", Verdict.good), ("memory beside", Verdict.good)]
+    assert verdicts(8, 3) == [("memory", Verdict.good), ("memory beside", Verdict.bad)]
+    assert verdicts(5, 64) == [("memory", Verdict.bad), ("memory beside", Verdict.good)]
+    assert verdicts(8, None) == [("memory", Verdict.bad)]
+    plain = Need(smallest_stage=6 << 30, smallest_apart=6 << 30)
+    gpu = resources.ResourcesObservation("gpu", 8 << 30, 64 << 30, 1024, 1)
+    assert [one.name for one in resources.judge(gpu, plain)] == ["memory", "disk", "open files"]
+
+
+def test_what_a_job_needs_beside_a_gpu_is_what_it_offloads(tmp_path: Path) -> None:
+    job = job_of(tmp_path)
+    kept, moved = (
+        work_out(job.model_copy(update={"training": job.training.model_copy(update={"offload": what})}))
+        for what in ("nothing", "optimizer")
+    )
+    assert (kept.smallest_apart, kept.apart_host) == (kept.smallest_stage, 0)
+    assert moved.smallest_stage == kept.smallest_stage
+    assert moved.apart_host > 0
+    assert moved.smallest_apart < moved.smallest_stage <= moved.smallest_apart + moved.apart_host
 
 
 def test_libraries_of_other_versions_are_told() -> None:

@@ -24,6 +24,10 @@ class Need:
     at a time (`corpus`)."""
 
     smallest_stage: int = 0
+    smallest_apart: int = 0
+    """Bytes of the smallest stage on a device that has memory of its own."""
+    apart_host: int = 0
+    """Bytes of the machine's memory that this one takes, beside the device's."""
     corpus: int = 0
     fault: str = ""
     """Reason why they are not known: the model cannot be built here; "": they are."""
@@ -40,13 +44,13 @@ async def need_of(job: ResolvedJob) -> Need:
 
 def work_out(job: ResolvedJob) -> Need:
     """Return the needs of the least demanding stage; the model's skeleton, without weights, is built for it."""
-    from dtfm_protocol.model.stage_demand import smallest_stage_bytes
+    from dtfm_protocol.model.stage_demand import smallest_stage
 
     try:
-        stage = smallest_stage_bytes(job.config, job.training)
+        stage, apart = (smallest_stage(job.config, job.training, apart=one) for one in (False, True))
     except UserError as error:
         return Need(fault=str(error))
-    return Need(stage, min(corpus_bytes(job.corpus), tokens_at_once(job)))
+    return Need(stage.total, apart.total, apart.host, min(corpus_bytes(job.corpus), tokens_at_once(job)))
 
 
 def tokens_at_once(job: ResolvedJob) -> int:

@@ -133,13 +133,21 @@ def peer_demand(
 
 
 def smallest_stage_bytes(config: dict[str, Any], training: Training, *, apart: bool = False) -> int:
-    """Return the bytes of the least demanding stage of a job: one layer, with one micro-batch in flight.
+    """Return the bytes of the least demanding stage of a job, as `smallest_stage` does."""
+    return smallest_stage(config, training, apart=apart).total
+
+
+def smallest_stage(config: dict[str, Any], training: Training, *, apart: bool = False) -> StageDemand:
+    """Return what the least demanding stage of a job takes: one layer, with one micro-batch in flight.
 
     Args:
-        apart: whether they are those of a device that has memory of its own, apart from the machine's.
+        apart: whether the device has memory of its own, apart from the machine's.
 
     Raises:
         UserError: the architecture cannot be cut, or has not what `training` names.
     """
-    layers = model_sizes(config).layers
-    return min(layers_demand(config, training, (layer, layer + 1), 1, apart=apart).total for layer in range(layers))
+    demands = (
+        layers_demand(config, training, (layer, layer + 1), 1, apart=apart)
+        for layer in range(model_sizes(config).layers)
+    )
+    return min(demands, key=lambda one: one.total)

@@ -36,6 +36,8 @@ class ResourcesObservation:
     """Bytes that are free on the disk of the state dir."""
     open_files: int
     """Number of files that a process may have open at most."""
+    host: int | None = None
+    """Bytes that are free in the machine's memory, where the device has its own; None: it has none."""
 
 
 async def look(state_dir: Path | None, device: str) -> ResourcesObservation:
@@ -61,18 +63,22 @@ def _answer(state_dir: str, device: str) -> dict[str, Any]:
 
 
 def _look(state_dir: Path, device: str) -> ResourcesObservation:
-    from dtfm_node.engine.device import choose, describe, free_memory
+    from dtfm_node.engine.device import choose, describe, free_host_memory, free_memory
 
     chosen = choose(device)
     disk = shutil.disk_usage(nearest(state_dir)).free
     return ResourcesObservation(
-        describe(chosen), free_memory(chosen), disk, resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        describe(chosen),
+        free_memory(chosen),
+        disk,
+        resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        free_host_memory(chosen),
     )
 
 
 def judge(seen: ResourcesObservation, need: Need | None) -> list[Finding]:
     """Judge what this machine has against the job's `need`, or without one against what any job asks for."""
-    return [_memory(seen, need), _disk(seen, need), _files(seen)]
+    return [_memory(seen, need), *_host_memory(seen, need), _disk(seen, need), _files(seen)]
 
 
 def _memory(seen: ResourcesObservation, need: Need | None) -> Finding:
@@ -86,10 +92,22 @@ def _memory(seen: ResourcesObservation, need: Need | None) -> Finding:
             f"the job's model cannot be built here: {need.fault}",
             "ask the swarm's owner which versions of dtfm and transformers to install",
         )
-    text = f"{has}; the job's smallest stage needs {bytes_in_words(need.smallest_stage)}"
-    if seen.memory >= need.smallest_stage:
+    needed = need.smallest_stage if seen.host is None else need.smallest_apart
+    text = f"{has}; the job's smallest stage needs {bytes_in_words(needed)}"
+    if seen.memory >= needed:
         return good(GROUP, "memory", text)
     return bad(GROUP, "memory", text, "close other programs on that device, or join from a machine with more memory")
+
+
+def _host_memory(seen: ResourcesObservation, need: Need | None) -> list[Finding]:
+    """Judge the machine's memory beside that of its device, where a job keeps states there."""
+    if seen.host is None or need is None or not need.apart_host:
+        return []
+    free, kept = bytes_in_words(seen.host), bytes_in_words(need.apart_host)
+    text = f"{free} free in this machine's memory; beside the device's, that stage needs {kept} there"
+    if seen.host >= need.apart_host:
+        return [good(GROUP, "memory beside", text)]
+    return [bad(GROUP, "memory beside", text, "close other programs, or join from a machine with more memory")]
 
 
 def _disk(seen: ResourcesObservation, need: Need | None) -> Finding:
