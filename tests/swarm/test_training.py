@@ -115,10 +115,8 @@ async def test_replicas_on_unlike_processors_hold_the_same_bits_to_the_end(swarm
     coordinator = await swarm.serve(job, "--plan", swarm.plan([[0, 4]], ["a", "b"] * 4), "--exit-when-done")
     nodes = [await swarm.join(), await swarm.join(within=("env", "ATEN_CPU_CAPABILITY=default"))]
     assert [await process.exit_code() for process in (coordinator, *nodes)] == [0, 0, 0], coordinator.tail()
-    checkpoint = swarm.folder / "coordinator" / "checkpoints" / "step-00000020" / "manifest.json"
-    (replicas,) = json.loads(checkpoint.read_text())["replicas"]
+    (replicas,) = _states_of_replicas(swarm, 20)
     assert len(replicas) == 2
-    assert len(set(replicas.values())) == 1
     same_curve(swarm.rows(), await alone(job), near=0.01 if kept else None)
 
 
@@ -188,6 +186,53 @@ async def test_a_killed_node_is_replaced_by_a_spare_and_the_curve_does_not_notic
     assert swarm.layout()["version"] == 2
     await asyncio.gather(*(node.exit_code() for node in nodes.values()))
     same_curve(swarm.rows(), await alone(job))
+
+
+CHAT = """{%- for message in messages %}
+    {%- if message['role'] == 'assistant' %}
+        {%- generation %}{{- message['content'] + eos_token }}{%- endgeneration %}
+    {%- else %}{{- message['content'] + ' ' }}{%- endif %}
+{%- endfor %}"""
+
+
+def teach_conversations(job: Path) -> None:
+    """Have a job learn what an assistant says, in conversations of which several share a sequence."""
+    (job.parent / "chat.jinja").write_text(CHAT, encoding="utf-8")
+    turns = [(f"{number}+{number}?", f"It is {2 * number}.") for number in range(500)]
+    rows = [[{"role": "user", "content": asked}, {"role": "assistant", "content": said}] for asked, said in turns]
+    lines = [json.dumps({"messages": messages}) for messages in rows]
+    (job.parent / "chat.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    data = 'packing = true\nchat_template = "chat.jinja"\nsources = [{path = "chat.jsonl", kind = "messages"}]\n'
+    job.write_text(job.read_text(encoding="utf-8").replace('text = "cpython"\n', data), encoding="utf-8")
+
+
+async def test_replicas_learn_conversations_as_one_process_does_though_one_of_them_is_killed(swarm: Swarm) -> None:
+    """Adapters beside int8 weights, on packed conversations: kill -9 of one of two replicas, whose states were the same
+    bits; a spare takes its place, and theirs are again at the end."""
+    swarm.slow_down()
+    job = swarm.job(steps=20, checkpoint=5)
+    begin_pretrained(job, METHODS["adapters are trained beside int8 weights"])
+    teach_conversations(job)
+    layout = swarm.plan([[0, 2], [2, 4]], ["ab", "cb"] * 4)
+    coordinator = await swarm.serve(job, "--min-nodes", "4", "--plan", layout, "--exit-when-done")
+    nodes = [await swarm.join(name=f"node-{n}") for n in range(4)]
+    await swarm.until(swarm.checkpoints, "a checkpoint is kept")
+    assert sorted(map(len, _states_of_replicas(swarm, 5))) == [1, 2]
+    victim = swarm.serving(0)[0]
+    victim.signal(signal.SIGKILL)
+    assert await coordinator.exit_code() == 0
+    assert swarm.layout()["version"] == 2
+    assert [await node.exit_code() for node in nodes if node is not victim] == [0, 0, 0]
+    assert sorted(map(len, _states_of_replicas(swarm, 20))) == [1, 2]
+    same_curve(swarm.rows(), await alone(job))
+
+
+def _states_of_replicas(swarm: Swarm, step: int) -> list[dict[str, str]]:
+    """The digests of each stage's state by its replicas, of which all are the same."""
+    checkpoint = swarm.folder / "coordinator" / "checkpoints" / f"step-{step:08}" / "manifest.json"
+    found: list[dict[str, str]] = json.loads(checkpoint.read_text())["replicas"]
+    assert all(len(set(one.values())) == 1 for one in found)
+    return found
 
 
 async def test_training_goes_on_without_the_coordinator_and_its_return_misses_nothing(swarm: Swarm) -> None:
