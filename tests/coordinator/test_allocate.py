@@ -300,15 +300,22 @@ def test_state_is_counted_where_it_moves_and_free_where_it_lies() -> None:
     peers, counts, _, layers = layout.arrays()
     spans = {0: (0, 3), 1: (3, 6)}
     assert layout.layers == (3, 3)
-    here = standing(posed, spans, 200_000, 100.0)
+    here = standing(posed, spans, 100.0)
     assert moving_seconds(posed, here, peers, counts, layers) == 0.0
     moved = np.array([0, 2])
-    wanted = 3 * 200_000 * posed.state_bytes / posed.beta[1, 2]
+    wanted = 3 * 200_000 * DEMAND.table.state_bytes / posed.beta[1, 2]
     assert moving_seconds(posed, here, moved, counts, layers) == pytest.approx(wanted)
-    nobody = standing(posed, {0: (0, 3)}, 200_000, 100.0)
+    nobody = standing(posed, {0: (0, 3)}, 100.0)
     assert moving_seconds(posed, nobody, moved, counts, layers) == pytest.approx(
-        3 * 200_000 * posed.state_bytes / nobody.archive
+        3 * 200_000 * DEMAND.table.state_bytes / nobody.archive
     )
+
+
+def test_weights_that_are_not_trained_move_with_their_layers() -> None:
+    trained = DEMAND.moved_layer_bytes
+    assert trained == 200_000 * DEMAND.table.state_bytes
+    adapted = replace(DEMAND, frozen_layer_parameters=(199_000,) * 6, frozen_layer_bytes=(200_000,) * 6)
+    assert adapted.moved_layer_bytes == 1000 * DEMAND.table.state_bytes + 200_000
 
 
 def test_a_head_as_heavy_as_layers_moves_layers_to_the_first_stage() -> None:

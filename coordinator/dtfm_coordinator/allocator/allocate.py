@@ -153,7 +153,7 @@ def _compile() -> None:
     nodes = (NodeView(id="a", layer_seconds=speed), NodeView(id="b", layer_seconds=speed))
     view = View(nodes=nodes, latency_ms=np.zeros((2, 2)), bandwidth_gbps=np.ones((2, 2)))
     posed = pose(view, Workload(demand, 1, Planning()), view.ids)
-    free = standing(posed, {}, 0.0, np.inf)
+    free = standing(posed, {}, np.inf)
     search = Evolution(posed, free, Budget(None, 8, time.monotonic), 0, any_depth=False, any_counts=False)
     search.run([Shape(2, 1)], [])
     one = np.ones(1, dtype=np.int64)

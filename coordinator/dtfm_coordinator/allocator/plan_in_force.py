@@ -33,14 +33,13 @@ class InForce:
     @classmethod
     def of(cls, view: View, work: Workload, posed: Problem, peers: tuple[str, ...], plan: Plan | None) -> "InForce":
         if plan is None:
-            return cls(posed, standing(posed, {}, 0.0, np.inf))
+            return cls(posed, standing(posed, {}, np.inf))
         if plan.layers != work.demand.layers:
             raise UserError(
                 f"the plan in force has {plan.layers} layers and the model {work.demand.layers}: it is another job's"
             )
         index = {peer: number for number, peer in enumerate(peers)}
         spans = {index[peer]: plan.stages[plan.stage_of(peer) or 0] for peer in plan.peers if peer in index}
-        layer_parameters = sum(work.demand.trained_layer_parameters) / work.demand.layers
         over, layout = "", Layout.of_plan(plan, peers)
         if layout is None:
             over = "a peer of it is gone"
@@ -60,11 +59,11 @@ class InForce:
             cost = predict(view, work, plan).cost
             if np.isfinite(cost.total):
                 horizon = work.planning.horizon / cost.total
-                return cls(posed, standing(posed, spans, layer_parameters, horizon), plan, layout, cost)
+                return cls(posed, standing(posed, spans, horizon), plan, layout, cost)
             over = "peers of it no longer reach each other"
         # All must move; that is still cheaper where state lies already.
         guess = plan.cost.total if plan.cost is not None and plan.cost.total > 0 else 1.0
-        now = standing(posed, spans, layer_parameters, work.planning.horizon / guess)
+        now = standing(posed, spans, work.planning.horizon / guess)
         return cls(posed, now, over=over)
 
     @property

@@ -140,6 +140,13 @@ class ModelDemand:
         return tuple(whole - kept for whole, kept in zip(self.layer_parameters, frozen, strict=True))
 
     @property
+    def moved_layer_bytes(self) -> float:
+        """Bytes that a peer fetches of a decoder layer which it has not served, in the mean: the state of what is
+        trained, and the weights that are not. Those are drawn, and not fetched, where the model begins with none."""
+        state = self.table.state_bytes * sum(self.trained_layer_parameters)
+        return (state + sum(self.frozen_layer_bytes)) / self.layers
+
+    @property
     def is_trained(self) -> tuple[bool, ...]:
         """Whether anything of each decoder layer is trained."""
         return tuple(count > 0 for count in self.trained_layer_parameters)

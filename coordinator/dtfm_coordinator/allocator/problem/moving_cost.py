@@ -1,7 +1,8 @@
-"""Cost of going from the plan in force to another: bytes of state over measured links.
+"""Cost of going from the plan in force to another: bytes of state, and of weights that are not trained, over measured
+links.
 
-A peer that serves layers which it did not serve before fetches their weights and moments from those who did, from all
-of them at once; where none is left, from the newest checkpoint, over a middling link.
+A peer that serves layers which it did not serve before fetches all of them from those who did, from all of them at
+once; where none is left, from the newest checkpoint, over a middling link.
 """
 
 from typing import NamedTuple
@@ -24,16 +25,14 @@ class LayersInForce(NamedTuple):
     end: Ints
     """Layer after the last that each peer holds, shape (N,)."""
     layer_bytes: float
-    """Bytes of state of one layer."""
+    """Bytes that are fetched of one layer."""
     archive: float
     """Bytes a second at which state that no peer holds is fetched from the newest checkpoint."""
     horizon: float
     """Steps within which a move must pay back; infinite where nothing is in force, and moving costs nothing."""
 
 
-def standing(
-    problem: Problem, spans: dict[int, tuple[int, int]], layer_parameters: float, horizon: float
-) -> LayersInForce:
+def standing(problem: Problem, spans: dict[int, tuple[int, int]], horizon: float) -> LayersInForce:
     """Return the layers that peers hold now; `spans` has `[first, end)` of each peer that holds any, by its number."""
     first = np.full(len(problem.forward), -1, dtype=np.int64)
     end = np.full(len(problem.forward), -1, dtype=np.int64)
@@ -41,7 +40,7 @@ def standing(
         first[peer], end[peer] = span
     between = problem.beta[np.isfinite(problem.beta) & (problem.beta > 0)]
     archive = float(np.median(between)) if between.size else np.inf
-    return LayersInForce(first, end, problem.state_bytes * layer_parameters, archive, horizon)
+    return LayersInForce(first, end, problem.moved_layer_bytes, archive, horizon)
 
 
 @compiled

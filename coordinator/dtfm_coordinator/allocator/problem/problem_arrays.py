@@ -90,8 +90,8 @@ class Problem(NamedTuple):
     """Bytes of all that is kept in `memory` for a parameter while it is trained, shape (N,)."""
     host_parameter_bytes: float
     """Bytes of what a device with memory of its own keeps in `host_memory` for a parameter."""
-    state_bytes: float
-    """Bytes of the state of a parameter, which is moved with its stage."""
+    moved_layer_bytes: float
+    """Bytes that a peer fetches of a layer which it has not served, in the mean."""
     feedback_bytes: float
     """Bytes of further memory of a parameter where a stage has replicas."""
     logits_bytes: float
@@ -175,7 +175,7 @@ def problem(
             [table.parameter_bytes - (table.host_bytes if peer in host else 0.0) for peer in peers], dtype=np.float64
         ),
         host_parameter_bytes=float(table.host_bytes),
-        state_bytes=float(table.state_bytes),
+        moved_layer_bytes=demand.moved_layer_bytes,
         feedback_bytes=float(FEEDBACK_BYTES_PER_PARAMETER if wire.gradients in FED_BACK else 0),
         logits_bytes=float(demand.head_bytes),
         logits_gradient_bytes=float(demand.logits_gradient_bytes),
