@@ -45,15 +45,10 @@ LAYERS = 24
 JOB = """
 name = "world"
 [model]
-architecture = "llama"
-hidden_size = 64
-intermediate_size = 172
-num_hidden_layers = {layers}
-num_attention_heads = 4
-num_key_value_heads = 4
-tie_word_embeddings = false
+{model}
 [data]
 text = "cpython"
+tokenizer = "bytes"
 [training]
 steps = 100000
 global_batch = {micro_batches}
@@ -61,11 +56,21 @@ micro_batch = 1
 sequence_length = 64
 learning_rate = 1e-4
 seed = 1
+{training}
 [plan]
 schedule = "1f1b"
 [checkpoint]
 every = 0
-shadow = 1000000
+shadow = {shadow}
+"""
+MODEL = """
+architecture = "llama"
+hidden_size = 64
+intermediate_size = 172
+num_hidden_layers = {layers}
+num_attention_heads = 4
+num_key_value_heads = 4
+tie_word_embeddings = false
 """
 
 
@@ -82,6 +87,12 @@ class World:
     """By what bytes are divided."""
     stretch: float = 1.0
     """By what all times are multiplied."""
+    base: Path | None = None
+    """Folder of the model with whose weights it begins; None: they are drawn."""
+    training: str = ""
+    """What `[training]` says besides."""
+    shadow: int = 1_000_000
+    """Steps between copies of a lone stage's state."""
 
     @property
     def small(self) -> View:
@@ -116,7 +127,9 @@ class World:
     @property
     def job_text(self) -> str:
         """The job file."""
-        return JOB.format(layers=self.layers, micro_batches=self.micro_batches)
+        model = MODEL.format(layers=self.layers) if self.base is None else f"path = {json.dumps(str(self.base))}"
+        values = {"micro_batches": self.micro_batches, "training": self.training, "shadow": self.shadow}
+        return JOB.format(model=model, **values)
 
     @property
     def work(self) -> Workload:
