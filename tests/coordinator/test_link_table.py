@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from dtfm_coordinator.links.link_table import SHUNNED, LinkTable, at_worst, shunned
+from dtfm_coordinator.links.link_table import LinkTable
 from dtfm_coordinator.membership.members import Member
 from dtfm_protocol.control.messages import ProbeResult, ProbeRound
 from dtfm_protocol.discovery.records import Limits, Link, LinkReport, Profile
@@ -390,14 +390,3 @@ def test_a_failing_link_that_is_looked_at_in_vain_is_as_slow_as_before() -> None
     assert table.gbps("a", "b") == 0.1
     table.reported("a", report(b=(10.0, 1.0, 1.0)))
     assert table.gbps("a", "b") == 0.1
-
-
-def test_a_link_that_was_not_measured_is_shunned_and_one_that_was_is_as_it_is() -> None:
-    table = LinkTable()
-    table.reported("a", report(b=(10.0, 1.0, 1.0), c=(10.0, 1.0, 1.0)))
-    view = table.view([member("a"), member("b"), member("c")], "fp32")
-    seen = shunned(view)
-    worst = at_worst(view).bandwidth_gbps[1, 2]
-    assert 0 < seen.bandwidth_gbps[1, 2] <= SHUNNED * worst
-    assert seen.bandwidth_gbps[0, 1] == 1.0
-    assert not np.isnan(seen.latency_ms).any()

@@ -279,6 +279,16 @@ async def test_a_link_that_fails_under_frames_is_done_without_at_once_and_nothin
     assert led.watch.suspects() == {("a", "b")}  # then it is measured
 
 
+async def test_of_a_plan_around_a_failing_link_those_links_alone_are_measured_that_nobody_knows(led: Led) -> None:
+    await led.trains("a", "b", "c")
+    led.state.links.forget_pair("a", "c")
+    led.control.said.clear()
+    await led.fails()
+    led.planner.chosen = "ac"
+    assert not await led.kept(await led.change())
+    assert [[set(pair) for pair in turn.pairs] for turn in led.rounds] == [[{"a", "c"}]]
+
+
 async def test_a_link_that_is_well_again_when_a_plan_is_found_moves_nothing(led: Led) -> None:
     await led.trains("a", "b", "c")
     before = led.state.links.gbps("a", "b")

@@ -108,10 +108,10 @@ class Comparison:
         horizon: float | None,
         broken: Callable[[], bool],
     ) -> Plan | None:
-        """Return a layout that does without the links that fail under frames on their way, of links that are known:
-        nothing is measured, for everybody waits.
+        """Return a layout that does without the links that fail under frames on their way; measured are those alone
+        that it uses and nobody knows, for everybody waits.
 
-        None: it has not lasted, or nothing better is known without measurements.
+        None: it has not lasted, or nothing better is known.
 
         Args:
             failing: their Gbit/s now.
@@ -123,7 +123,7 @@ class Comparison:
 
         async def look() -> None:
             members, standstill = state.members.ready(), self._standstill(change)
-            planned.append(await self._layout_maker.plan_for(members, horizon, standstill, measured=True))
+            planned.append(await self._layout_maker.plan_for(members, horizon, standstill))
 
         try:
             with contextlib.suppress(UserError):

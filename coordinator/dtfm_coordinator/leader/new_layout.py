@@ -10,7 +10,6 @@ from dtfm_coordinator.leader.lead_context import LeadContext
 from dtfm_coordinator.leader.link_measuring import LinkMeasuring
 from dtfm_coordinator.leader.planner import Planner
 from dtfm_coordinator.links.link_degradation import Pair
-from dtfm_coordinator.links.link_table import shunned
 from dtfm_coordinator.links.peer_limits import FAN
 from dtfm_coordinator.links.plan_revision import PlanRevision
 from dtfm_coordinator.membership.members import Member
@@ -63,18 +62,10 @@ class LayoutMaker:
                 # A view that no plan fits may be followed by one that does: another node, or one with more memory.
                 needed, why = len(members) + (error.missing if isinstance(error, NotEnoughNodes) else 1), str(error)
 
-    async def plan_for(
-        self,
-        members: list[Member],
-        horizon: float | None = None,
-        standstill: float = 0.0,
-        *,
-        measured: bool = False,
-    ) -> Plan:
+    async def plan_for(self, members: list[Member], horizon: float | None = None, standstill: float = 0.0) -> Plan:
         """Return a layout for those of `members` that are still there.
 
         Args:
-            measured: whether it had better do with links that were measured, so that nobody waits for others.
             horizon: seconds within which a move must pay back, if that is less than the job allows.
             standstill: seconds that a change takes besides moving state.
 
@@ -87,8 +78,8 @@ class LayoutMaker:
             raise UserError("no node is left, or none of them reaches another one: `dtfm-node doctor` says why")
         for some, apart in self._doubting(members):
             with contextlib.suppress(UserError):
-                return await self._placed(some, horizon, standstill, apart, measured=measured)
-        return await self._placed(members, horizon, standstill, measured=measured)
+                return await self._placed(some, horizon, standstill, apart)
+        return await self._placed(members, horizon, standstill)
 
     async def step_seconds(self, plan: Plan) -> float:
         """Return what a step of a plan is predicted to take as links are now; 0 where that is not known."""
@@ -116,8 +107,6 @@ class LayoutMaker:
         horizon: float | None,
         standstill: float,
         apart: Collection[Quarrel] = frozenset(),
-        *,
-        measured: bool = False,
     ) -> Plan:
         """Return a layout for `members`, where the pairs of `apart` have nothing to do with each other. Its links are
         measured, and it is made anew where they are others than was thought.
@@ -131,8 +120,7 @@ class LayoutMaker:
         while True:
             await self._say("planning", f"planning for {len(members)} nodes")
             view = self._view(members, apart)
-            see = shunned if measured else revision.seen
-            seen = await asyncio.to_thread(see, view)  # estimates of many links take a while
+            seen = await asyncio.to_thread(revision.seen, view)  # estimates of many links take a while
             plan = await asyncio.to_thread(planner.plan, seen, self._state.plan, horizon, standstill, plan)
             rounds = await asyncio.to_thread(revision.planned, plan, view)
             if rounds:

@@ -22,9 +22,6 @@ from dtfm_protocol.wire.stream import Way
 MOST_GONE = 4096
 """Peers that have left of which that is remembered, in case that a link of theirs is being measured."""
 
-SHUNNED = 0.1
-"""Share of the worst that a link may well carry which counts for one that is not to be used before it is measured."""
-
 
 class LinkTable:
     """The swarm's links, by ordered pair."""
@@ -376,14 +373,6 @@ def at_worst(view: View) -> View:
         bandwidth_gbps=np.where(thin, np.maximum(LEAST, rates.values / rates.spread), view.bandwidth_gbps),
         ways=view.ways,
     )
-
-
-def shunned(view: View) -> View:
-    """Return a view in which links that nobody has measured are so slow that tensors had better go elsewhere; votes,
-    which all peers of a plan send, still go."""
-    slow, unmeasured = at_worst(view), np.isnan(view.bandwidth_gbps)
-    rates = np.where(unmeasured, np.maximum(LEAST, slow.bandwidth_gbps * SHUNNED), view.bandwidth_gbps)
-    return View(nodes=view.nodes, latency_ms=slow.latency_ms, bandwidth_gbps=rates, ways=view.ways)
 
 
 def _least(measured: float | None, allowed: float | None) -> float | None:
