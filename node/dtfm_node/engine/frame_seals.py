@@ -1,13 +1,15 @@
 """Seals on reduced parts: their owner's signature over which part it is, the hash of its bytes, and its squares.
 
-64 bytes come after the payload. A seal proves who sent which bytes, so that who sends different reduced parts to
-different peers has signed the proof of it. What goes to one peer alone is not sealed: nobody else could be told another
-thing, and hashing costs more than all else here.
+64 bytes come after the payload. Hashes are BLAKE3's, which a processor works out four times as fast as SHA-256: they
+take most of what seals cost. A seal proves who sent which bytes, so that who sends different reduced parts to different
+peers has signed the proof of it. What goes to one peer alone is not sealed: nobody else could be told another thing,
+and hashing costs more than all else here.
 """
 
 import asyncio
-import hashlib
 from dataclasses import dataclass
+
+from blake3 import blake3
 
 from dtfm_protocol.identity.signer import Signer
 from dtfm_protocol.plan.signed_commit import SIGNATURE_BYTES
@@ -24,7 +26,8 @@ _LARGE_BYTES = 1 << 16
 class Seal:
     """A seal with the hash that it is for."""
 
-    sha256: bytes
+    digest: bytes
+    """The 32 bytes of the hash of the frame's payload."""
     signature: bytes
 
 
@@ -39,14 +42,14 @@ class FrameSeals:
         self._signer, self._plan = signer, plan
 
     async def hash(self, payload: Bytes) -> bytes:
-        """Return the SHA-256 of a payload; a large one is hashed on a thread, while the event loop goes on."""
+        """Return the hash of a payload; a large one is hashed on a thread, while the event loop goes on."""
         if len(payload) < _LARGE_BYTES:
-            return _sha256(payload)
-        return await asyncio.to_thread(_sha256, payload)
+            return hash_of(payload)
+        return await asyncio.to_thread(hash_of, payload)
 
-    def seal(self, key: Key, sha256: bytes, squares: float) -> Seal:
-        """Return this peer's seal of the frame `key` with a payload of hash `sha256`."""
-        return Seal(sha256, self._signer.sign(self._statement(key, sha256, squares)))
+    def seal(self, key: Key, digest: bytes, squares: float) -> Seal:
+        """Return this peer's seal of the frame `key` with a payload of hash `digest`."""
+        return Seal(digest, self._signer.sign(self._statement(key, digest, squares)))
 
     def check(self, sender: str, key: Key, seal: Seal, squares: float) -> None:
         """Check that `sender` has sealed the frame `key`.
@@ -54,11 +57,11 @@ class FrameSeals:
         Raises:
             Refused: it has not, or with other bytes, or with other squares.
         """
-        self._signer.check(sender, self._statement(key, seal.sha256, squares), seal.signature)
+        self._signer.check(sender, self._statement(key, seal.digest, squares), seal.signature)
 
-    def _statement(self, key: Key, sha256: bytes, squares: float) -> bytes:
+    def _statement(self, key: Key, digest: bytes, squares: float) -> bytes:
         where = f"{self._signer.swarm}:{self._plan}:{int(key.kind)}:{key.step}:{key.index}:{key.group}"
-        return f"dtfm/1/frame:{where}:{squares.hex()}:".encode() + sha256
+        return f"dtfm/1/frame:{where}:{squares.hex()}:".encode() + digest
 
 
 def unsealed(frame: Bytes) -> tuple[memoryview, bytes]:
@@ -67,5 +70,6 @@ def unsealed(frame: Bytes) -> tuple[memoryview, bytes]:
     return view[:-SEAL_BYTES], bytes(view[-SEAL_BYTES:])
 
 
-def _sha256(payload: Bytes) -> bytes:
-    return hashlib.sha256(payload).digest()
+def hash_of(payload: Bytes) -> bytes:
+    """Return the 32 bytes of a payload's hash."""
+    return blake3(payload).digest()
