@@ -240,10 +240,12 @@ class PlanWorker:
         async with self._opened:
             self._exchange = (plan.version, exchange)
             self._opened.notify_all()
-        fetched = await self._load(plan, state)
         resumed, steps = plan.resume.mark.step, timeline.last_step
-        if resumed < steps:
-            await prepare(resumed + 1)
+        async with asyncio.TaskGroup() as tasks:  # they come from other machines, as a rule over other links
+            loading = tasks.create_task(self._load(plan, state))
+            if resumed < steps:
+                tasks.create_task(prepare(resumed + 1))
+        fetched = loading.result()
         point("before-start", resumed)
         await trainer.start()
         holdings.enter(state)
