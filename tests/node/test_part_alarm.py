@@ -277,3 +277,16 @@ def test_a_comparison_of_zeros_and_of_values_beyond_squaring_has_numbers() -> No
 def test_figures_of_a_comparison() -> None:
     found = compare_parts(torch.tensor([3.0, 4.0, 0.0, 0.0]), {"b": torch.tensor([0.0, -2.0, 0.0, 0.0])})
     assert found == PartsSeen(4, 5.0, 0.5, {"b": PartSeen(2.0, pytest.approx(-0.8))})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("elements", [1, 7, 100_003])
+def test_what_is_seen_of_parts_is_what_torch_says_of_them(elements: int) -> None:
+    drawn = torch.Generator().manual_seed(elements)
+    own, one, other = (torch.randn(2 * elements, generator=drawn)[::2] for _ in range(3))
+    seen = compare_parts(own, {"b": one, "c": other})
+    assert seen.norm == pytest.approx(float(torch.linalg.vector_norm(own.double())), rel=1e-12)
+    for peer, part in (("b", one), ("c", other)):
+        cosine = float(torch.nn.functional.cosine_similarity(own.double(), part.double(), dim=0))
+        assert seen.others[peer].norm == pytest.approx(float(torch.linalg.vector_norm(part.double())), rel=1e-12)
+        assert seen.others[peer].cosine == pytest.approx(cosine, rel=1e-9, abs=1e-12)
+    assert compare_parts(own, {}).norm == seen.norm

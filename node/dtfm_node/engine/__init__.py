@@ -7,6 +7,8 @@
 - `bf16_weights`: a model whose weights are kept in bf16: computed with in fp32, with gradients in fp32
 - `buckets`: runs of gradient that are reduced together, by whom, and who owns which part of the sum
 - `compiled_adamw`: AdamW's update on a processor, compiled: one pass over memory in place of one for each operation
+- `compiled_loop`: loops over values that are compiled for a processor, and kept on the disk as machine code
+- `compiled_norms`: sums of squares and of products on a processor, compiled: one pass over memory for all that is asked
 - `device`: which device computes, and how much memory it has
 - `device_profile`: what a node says of its machine: how fast it is at the job's own layer, how much memory it offers,
   and what fits

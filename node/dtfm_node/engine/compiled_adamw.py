@@ -1,18 +1,19 @@
 """AdamW's update on a processor, compiled: one pass over memory in place of one for each operation, and the same bits.
 
-Each operation is rounded by itself: without numba's `fastmath` the compiler may neither fuse a product with a sum nor
-change their order, on any processor.
+Each operation is rounded by itself, as `compiled_loop` compiles it.
 """
 
-import numba
 import numpy as np
 import numpy.typing as npt
+
+from dtfm_node.engine.compiled_loop import compiled_loop
 
 Values = npt.NDArray[np.float32]
 _SIGNATURE = "void(f4[::1], f4[::1], f4[::1], f4[::1], f4, f4, f4, f4, f4, f4, f4, b1)"
 
 
-def _advance(
+@compiled_loop(_SIGNATURE)
+def advance(
     weight: Values,
     gradient: Values,
     mean: Values,
@@ -26,6 +27,8 @@ def _advance(
     kept_weight: float,
     decays: bool,
 ) -> None:
+    """Update fp32 [elements] each of weight and moments in place by a gradient and `AdamWScalars` as fp32 numbers, in
+    their order."""
     for index in range(len(weight)):
         kept, scaled = mean[index] * kept_mean, gradient[index] * to_mean
         mean[index] = kept + scaled
@@ -34,16 +37,3 @@ def _advance(
         change = mean[index] / (np.sqrt(square[index]) + epsilon) * rate
         decayed = weight[index] * kept_weight if decays else weight[index]
         weight[index] = decayed - change
-
-
-def _compiled(*, kept: bool) -> numba.core.dispatcher.Dispatcher:
-    # By numpy's rules a division by zero gives an infinity and raises nothing, so that the loop has no branches.
-    return numba.njit(_SIGNATURE, cache=kept, nogil=True, error_model="numpy")(_advance)
-
-
-try:
-    advance = _compiled(kept=True)
-    """Update fp32 [elements] each of weight and moments in place by a gradient and `AdamWScalars` as fp32 numbers, in
-    their order, while other threads run."""
-except RuntimeError:  # there is no folder for machine code that may be written to
-    advance = _compiled(kept=False)

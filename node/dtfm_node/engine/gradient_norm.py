@@ -19,13 +19,24 @@ def sum_of_squares(values: torch.Tensor) -> float:
         flat = flat.cpu()
     used = min(_LANES, 1 << max(0, len(flat) - 1).bit_length())  # the others would add zeros
     lanes = torch.zeros(used, dtype=torch.float64, device=flat.device)
-    for run in flat.split(_LANES):
-        wide = run.double()
-        lanes[: len(run)].addcmul_(wide, wide)  # fused or not: the product is exact
+    if flat.device.type == "cpu":
+        # Loaded when it is first wanted: numba takes half a second.
+        from dtfm_node.engine.compiled_norms import add_squares
+
+        add_squares(flat.contiguous().numpy(), lanes.numpy())
+    else:
+        for run in flat.split(_LANES):
+            wide = run.double()
+            lanes[: len(run)].addcmul_(wide, wide)  # fused or not: the product is exact
     while len(lanes) > 1:
         lower, upper = lanes.split(len(lanes) // 2)
         lanes = lower.add_(upper)
     return float(lanes)
+
+
+def load_sums() -> None:
+    """Load now what the first sum on a processor would."""
+    import dtfm_node.engine.compiled_norms  # noqa: F401
 
 
 def clip_factor(grad_norm: float, clip_norm: float) -> float:

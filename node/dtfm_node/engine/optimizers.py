@@ -6,6 +6,7 @@ import torch
 
 from dtfm_node.engine.adamw import AdamW, load_compiled
 from dtfm_node.engine.elementwise_update import ElementwiseUpdate, UpdateSettings
+from dtfm_node.engine.gradient_norm import load_sums
 from dtfm_node.engine.sgd import SGD
 from dtfm_protocol.checkpoint.state_slots import state_table
 from dtfm_protocol.job.job_file import OptimizerName, Training
@@ -21,6 +22,8 @@ def optimizer_of(training: Training, parameters: Mapping[str, torch.nn.Parameter
 
 
 def load_update(training: Training, device: torch.device) -> None:
-    """Load now what the first update of a job's optimizer on `device` would."""
-    if device.type == "cpu" and OPTIMIZERS[training.optimizer] is AdamW:
-        load_compiled()
+    """Load now what the first update of a job's optimizer on `device` would, and the sums before it."""
+    if device.type == "cpu":
+        load_sums()
+        if OPTIMIZERS[training.optimizer] is AdamW:
+            load_compiled()

@@ -251,14 +251,26 @@ class Retries:
 def compare_parts(own: torch.Tensor, others: Mapping[str, torch.Tensor]) -> PartsSeen:
     """Return what a receiver sees of `others`, fp32 `[elements]` each, that it was sent for a part of which it has
     `own`."""
-    mine = float(torch.linalg.vector_norm(own))
-
-    def seen(part: torch.Tensor) -> PartSeen:
-        norm = float(torch.linalg.vector_norm(part))
-        product = norm * mine
-        cosine = float(torch.dot(part, own)) / product if 0 < product < math.inf else 0.0
-        return PartSeen(norm, cosine if math.isfinite(cosine) else 0.0)
+    mine = math.sqrt(_products(own, own)[0]) if not others else 0.0
+    found: dict[str, PartSeen] = {}
+    for peer, part in others.items():
+        own_squares, squares, both = _products(own, part)
+        mine, norm = math.sqrt(own_squares), math.sqrt(squares)
+        cosine = both / (norm * mine) if 0 < norm * mine < math.inf else 0.0
+        found[peer] = PartSeen(norm, cosine if math.isfinite(cosine) else 0.0)
 
     some = own[:: max(1, own.numel() // DENSITY_SAMPLE)]  # to count all takes as long as all norms
     density = float(torch.count_nonzero(some)) / max(1, some.numel())
-    return PartsSeen(own.numel(), mine, density, {peer: seen(part) for peer, part in others.items()})
+    return PartsSeen(own.numel(), mine, density, found)
+
+
+def _products(own: torch.Tensor, other: torch.Tensor) -> tuple[float, float, float]:
+    """Return the sums of squares of two parts and that of their products, in one pass where they are a processor's."""
+    if own.device.type == "cpu":
+        from dtfm_node.engine.compiled_norms import products  # numba takes half a second
+
+        mine, theirs, both = products(own.detach().contiguous().numpy(), other.detach().contiguous().numpy())
+        return float(mine), float(theirs), float(both)
+    norms = (float(torch.linalg.vector_norm(part)) for part in (own, other))
+    mine, theirs = (norm * norm for norm in norms)
+    return mine, theirs, float(torch.dot(own, other))
