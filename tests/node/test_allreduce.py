@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import hashlib
 import math
 import typing
 from collections.abc import AsyncIterator, Callable
@@ -16,7 +17,7 @@ from dtfm_node.engine.allreduce import AllReduce
 from dtfm_node.engine.buckets import Bucket
 from dtfm_node.engine.exchange import TRAINING, Exchange, Hello
 from dtfm_node.engine.expected_frames import step_frames
-from dtfm_node.engine.frame_seals import SEAL_BYTES, FrameSeals, Seal, hash_of
+from dtfm_node.engine.frame_seals import SEAL_BYTES, FrameSeals, Seal
 from dtfm_node.engine.host_copies import HostCopies
 from dtfm_node.engine.mailbox import PeerLost
 from dtfm_node.engine.part_alarm import PartAlarm
@@ -106,7 +107,7 @@ class Holders:
         seal = b""
         if key.kind is Kind.REDUCED:
             seals = FrameSeals(signer_of(claims.get("signer", sender)), 1)
-            digest = claims.get("digest", hash_of(payload))
+            digest = claims.get("digest", hashlib.sha256(payload).digest())
             seal = seals.seal(claims.get("sealed", key), digest, claims.get("squares", 5.0)).signature
         await self.exchanges[sender].send(to, key, payload, seal)
 
@@ -417,7 +418,7 @@ async def test_all_holders_have_the_same_receipts_in_the_owners_words(codec: Cod
         assert [part.index for part in found[0]] == [0, 1, 2]
         assert squares_of(part.squares for part in found[0]) == squares[0]
         for part, owner in zip(found[0], holders.names, strict=True):
-            seal = Seal(bytes.fromhex(part.digest), bytes.fromhex(part.seal))
+            seal = Seal(bytes.fromhex(part.sha256), bytes.fromhex(part.seal))
             key = Key(Kind.REDUCED, STEP, part.index, 7)
             FrameSeals(signer_of("anybody"), 1).check(owner, key, seal, part.squares)
         assert not any(one.take_receipts() for one in holders._reduces.values())

@@ -14,13 +14,12 @@ from pydantic import Field
 from dtfm_node.engine.frame_seals import FrameSeals, Seal
 from dtfm_protocol.bounds import MOST_BUCKETS, MOST_PEERS, Signature
 from dtfm_protocol.errors import Refused
+from dtfm_protocol.job.resolved_job import Sha256
 from dtfm_protocol.plan.ballot import MOST_SQUARES, Vote
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.plan.reductions import SHARED_BUCKETS, Reduction, held_by, reductions
 from dtfm_protocol.schema import Schema
 from dtfm_protocol.wire.frames import Key, Kind
-
-_Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 MOST_PARTS = 1 << 18
 """Parts of which one peer's receipts may tell."""
@@ -33,8 +32,8 @@ class PartReceipt(Schema):
     """Number of the bucket."""
     index: Annotated[int, Field(ge=0, lt=MOST_PEERS)]
     """Number of the part: the place of its owner among the bucket's holders."""
-    digest: _Hash
-    """Hash of the part as it was coded (BLAKE3, as seals have it)."""
+    sha256: Sha256
+    """Hash of the part as it was coded."""
     squares: Annotated[float, Field(ge=0, le=MOST_SQUARES)]
     """Sum of squares of what it decodes to."""
     seal: Signature
@@ -44,7 +43,7 @@ def receipt_of(key: Key, seal: Seal, squares: float) -> PartReceipt:
     """Return the receipt of the reduced part `key`, whose seal has been checked or made here."""
     # Not validated: who has diverged finds out by the sums.
     return PartReceipt.model_construct(
-        group=key.group, index=key.index, digest=seal.digest.hex(), squares=squares, seal=seal.signature.hex()
+        group=key.group, index=key.index, sha256=seal.sha256.hex(), squares=squares, seal=seal.signature.hex()
     )
 
 
@@ -70,7 +69,7 @@ class StepReceipts(Schema):
 
 
 def _root(parts: Iterable[PartReceipt]) -> str:
-    lines = [f"{part.group} {part.index} {part.digest}\n" for part in parts]
+    lines = [f"{part.group} {part.index} {part.sha256}\n" for part in parts]
     return hashlib.sha256("".join(lines).encode()).hexdigest() if lines else ""
 
 
@@ -115,7 +114,7 @@ def judge(
             except Refused as error:
                 named.setdefault(holder, f"receipts that prove nothing: {error}")
                 continue
-            sealed[owner, _key(part, step)].add((part.digest, part.squares))
+            sealed[owner, _key(part, step)].add((part.sha256, part.squares))
         if (fault := _unlike(votes[holder], given, held[holder])) is not None:
             named.setdefault(holder, fault)
     for (owner, key), contents in sealed.items():
@@ -139,7 +138,7 @@ def _checked(part: PartReceipt, step: int, held: Callable[[int], Reduction | Non
     reduction, key = held(part.group), _key(part, step)
     if reduction is None or part.index not in reduction.owners:
         raise Refused(f"{key} has no owner")
-    seal, owner = Seal(bytes.fromhex(part.digest), bytes.fromhex(part.seal)), reduction.holders[part.index]
+    seal, owner = Seal(bytes.fromhex(part.sha256), bytes.fromhex(part.seal)), reduction.holders[part.index]
     seals.check(owner, key, seal, part.squares)
     return owner
 

@@ -198,7 +198,7 @@ class Fetch:
                 log.info("%s gives no more of %s: %s", short(peer), self._mark, str(error) or "no answer")
                 break
             piece = pace.gave(now())
-            self.result.bytes += piece.size
-            self.result.sources.add(peer)
-            await board.put(peer, piece, data, take)
+            if await board.put(peer, piece, data, take):
+                self.result.bytes += piece.size
+                self.result.sources.add(peer)
         await board.leave(peer)

@@ -20,6 +20,8 @@ Take = Callable[[str, TensorEntry, Bytes], Awaitable[None]]
 
 OVERTAKEN = 2.0
 """Multiple of the seconds that a source takes for a piece, from which it is asked for one that another source owes."""
+OVERTAKEN_SECONDS = 1.0
+"""Seconds after which another source would give it, at least: what is asked for twice takes room on links."""
 LOOK_SECONDS = 0.1
 """Seconds between two looks of a source that has nothing to do at what others owe."""
 
@@ -118,7 +120,7 @@ class PieceRequests:
     def _overdue(self, peer: str, keys: Collection[str], now: float) -> WantPiece | None:
         """Return the piece that another source owes alone, and would give last, if `peer` gives it much earlier."""
         owing = Counter(piece for pace in self.paces.values() for piece in pace.owed)
-        own, latest, found = self.paces[peer], 0.0, None
+        own, latest, found = self.paces[peer], OVERTAKEN_SECONDS, None
         for other in self.paces.keys() - {peer}:
             for piece, seconds in self.paces[other].outlook(now):
                 is_slow = seconds > max(latest, OVERTAKEN * own.seconds_for(piece.size))
@@ -148,18 +150,18 @@ class PieceRequests:
             self._only = {key: only for key, only in self._only.items() if only != peer}
             self._changed.notify_all()
 
-    async def put(self, peer: str, piece: WantPiece, data: Bytes, take: Take) -> None:
-        """Take the bytes of a piece from a source, unless another one was quicker; `take` gets the tensor that is whole
-        with them."""
+    async def put(self, peer: str, piece: WantPiece, data: Bytes, take: Take) -> bool:
+        """Take the bytes of a piece from a source, unless another one was quicker: whether they were of use. `take`
+        gets the tensor that is whole with them."""
         tensor = self._under_way.get(piece.key)
         if tensor is None or not tensor.lacks(piece) or self._only.get(piece.key, peer) != peer:
-            return
+            return False
         tensor.put(piece, data, peer)
         if tensor.left:
-            return
+            return True
         if not tensor.is_right:
             await self._again(peer, piece.key, tensor)
-            return
+            return True
         for liar in tensor.liars():
             self._name_giver(liar, piece.key)
         await take(piece.key, tensor.entry, tensor.data)
@@ -170,6 +172,7 @@ class PieceRequests:
             if len(self.done) == len(self._entries):
                 self.finished.set()
             self._changed.notify_all()
+        return True
 
     async def _again(self, peer: str, key: str, tensor: _Tensor) -> None:
         """Put a tensor with false bytes up again."""
