@@ -142,7 +142,8 @@ class LinkTable:
 
     def doubtful(self, pairs: Collection[frozenset[str]]) -> list[Pair]:
         """Those of `pairs` whose rates are too good to be believed of one end alone, as `link_claims.doubtful`."""
-        return doubtful(pairs, self._gbps, self._source, self._confirmed)
+        measured = {link: gbps for link, gbps in self._gbps.items() if link not in self._failing}
+        return doubtful(pairs, measured, self._source, self._confirmed)
 
     def contradicted(self, pair: Pair, claimed: Sequence[float]) -> bool:
         """Whether the second of `pair` has told much more of their link than the first has measured since; if so, it is
