@@ -90,7 +90,7 @@ def give_unlike_sums() -> None:
             if peer == victim:
                 sum_ = -from_bytes(payload).view(torch.float32)
                 payload = to_bytes(sum_.view(torch.uint8))
-                hashed = hashlib.sha256(payload).digest()
+                hashed = await reduction._seals.hash(payload)
                 seal = reduction._seals.seal(key, hashed, sum_of_squares(sum_)).signature
         await honest_send(self, peer, key, payload, seal)
 

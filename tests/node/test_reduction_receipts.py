@@ -6,13 +6,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from blake3 import blake3
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dtfm_node.engine.frame_seals import FrameSeals
 from dtfm_node.engine.reduction_receipts import PartReceipt, StepReceipts, judge, receipt_of, reduction_of, squares_of
 from dtfm_protocol.plan.ballot import Vote
-from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.plan.plan import Plan, SealHash
 from dtfm_protocol.plan.summed_parts import WHOLE, SummedParts
 from dtfm_protocol.wire.frames import Key, Kind
 from tests.harness.named_peers import signer_of
@@ -257,3 +258,9 @@ def test_a_receipt_of_a_part_that_nobody_sums_proves_nothing() -> None:
     found = named_of_unlike_parts(sides)
     assert set(found) == {"b"}
     assert "has no owner" in found["b"]
+
+
+@pytest.mark.parametrize(("name", "hash_of"), [("sha256", hashlib.sha256), ("blake3", blake3)])
+async def test_a_plan_names_the_hash_that_seals_carry(name: SealHash, hash_of: Callable[[bytes], Any]) -> None:
+    for payload in (b"short", bytes(1 << 17)):
+        assert await FrameSeals(signer_of("a"), 1, name).hash(payload) == hash_of(payload).digest()

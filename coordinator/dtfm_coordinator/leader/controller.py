@@ -403,7 +403,7 @@ class Controller:
         timeline, needs_other = await self._amender.follow(follows, plan.resume.mark.step)
         if needs_other:  # it goes back to steps, or on to some, of which other layouts are
             plan = next_plan(await self._layout_maker.layout(), version, copies, kept, follows)
-        plan = plan.model_copy(update={"amendments": timeline.amendments})
+        plan = plan.model_copy(update={"amendments": timeline.amendments, "seal_hash": "blake3"})
         mark, chain = plan.resume.mark, follows.chain if follows is not None else Chain()
         digests = context.archive.certified(mark) or self._state.certified(mark, chain, here)
         plan = plan.model_copy(update={"resume": plan.resume.model_copy(update={"digests": digests})})

@@ -185,7 +185,7 @@ class Balloting:
         asked = await asyncio.gather(*(self._receipts(peer, step) for peer in dispute.peers))
         given = {peer: found for peer, found in zip(dispute.peers, asked, strict=True) if found is not None}
         held = {peer: reduction_of(self._plan, peer) for peer in given}
-        seals = FrameSeals(self._evidence.signer, self._plan.version)
+        seals = FrameSeals(self._evidence.signer, self._plan.version, self._plan.seal_hash)
         named = await asyncio.to_thread(judge, step, votes, given, held, seals)  # there may be many signatures
         if not named:
             named = {peer: "no receipts" for peer in dispute.peers if peer not in given}

@@ -33,7 +33,7 @@ class PartReceipt(Schema):
     index: Annotated[int, Field(ge=0, lt=MOST_PEERS)]
     """Number of the part: the place of its owner among the bucket's holders."""
     sha256: Sha256
-    """Hash of the part as it was coded."""
+    """Hash of the part as it was coded, by the plan's `seal_hash`."""
     squares: Annotated[float, Field(ge=0, le=MOST_SQUARES)]
     """Sum of squares of what it decodes to."""
     seal: Signature
@@ -43,7 +43,7 @@ def receipt_of(key: Key, seal: Seal, squares: float) -> PartReceipt:
     """Return the receipt of the reduced part `key`, whose seal has been checked or made here."""
     # Not validated: who has diverged finds out by the sums.
     return PartReceipt.model_construct(
-        group=key.group, index=key.index, sha256=seal.sha256.hex(), squares=squares, seal=seal.signature.hex()
+        group=key.group, index=key.index, sha256=seal.digest.hex(), squares=squares, seal=seal.signature.hex()
     )
 
 

@@ -84,7 +84,8 @@ class Trainer:
         self._executor = ScheduleExecutor(plan, me, state, self._batches, files, exchange, machine)
         drawn, shares = self._batches.training_windows / self._training.micro_batch, lru_cache(2)(self._targets_by_peer)
         alarm = PartAlarm(plan, me, drawn, lenience, shares)
-        seals, auditor = FrameSeals(evidence.signer, plan.version), Auditor(plan, me, exchange, evidence, self._keeps)
+        seals = FrameSeals(evidence.signer, plan.version, plan.seal_hash)
+        auditor = Auditor(plan, me, exchange, evidence, self._keeps)
         self._all_reduce = AllReduce(me, exchange, machine, seals, alarm)
         self._balloting = Balloting(plan, me, exchange, evidence, auditor, lenience, files.targets)
         self._hidden = state.hidden_size

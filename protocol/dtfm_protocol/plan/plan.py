@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Collection
 from operator import not_
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, computed_field, field_validator, model_validator
 
@@ -40,6 +40,8 @@ from dtfm_protocol.schema import NEEDED, Needs, Schema, check_needs, needs_of, u
 
 Route = Annotated[tuple[PeerName, ...], Field(max_length=MOST_STAGES)]
 """Peers that serve the stages of one micro-batch, in order."""
+SealHash = Literal["sha256", "blake3"]
+"""Name of a hash of 32 bytes."""
 HISTORY_LIMIT = 1 << 16
 """Entries of a search's history."""
 REASON_LIMIT = 500
@@ -107,6 +109,8 @@ class Plan(Schema):
     parts: Annotated[SummedParts | None, NEEDED] = Field(default=None, exclude_if=not_)
     """How much of each bucket of gradients each replica sums. Without it all replicas of a stage sum equally much. All
     peers must know it: each awaits what the others send by it."""
+    seal_hash: Annotated[SealHash, NEEDED] = Field(default="sha256", exclude_if=lambda name: name == "sha256")
+    """The hash of reduced parts that their owners seal. All peers must know it: each checks what the others seal."""
     resume: Resume = Resume()
     shadows: Annotated[tuple[PeerName | None, ...], Field(max_length=MOST_STAGES)] = ()
     """The peer that keeps a copy of the snapshots of each stage, for stages that one peer alone serves, else None.
