@@ -8,8 +8,8 @@ signature would hide what is behind it, the input is signed, by keyed hashes tha
 Ed25519 would take most of the time; what is not signed goes to the real check, and certificates are real. An input
 counts as "taken" where the parser found nothing wrong. `growth`: resident memory after all inputs beside that after the
 first fifth. `peak`: the most that there was at any time, beside that before. Seconds are the processor's; inputs a
-second include their making, and signing where it is done. Over sockets, where each takes longer, there are fewer. What
-was stopped goes on where it was.
+second include their making, and signing where it is done. Over sockets, where each takes longer, there are a hundredth
+of them. What was stopped goes on where it was.
 """
 
 import argparse

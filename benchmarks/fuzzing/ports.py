@@ -25,7 +25,7 @@ from dtfm_protocol.transport.tls_connections import TlsConnections
 from dtfm_protocol.wire.stream import Stream
 
 HOST = "127.0.0.1"
-COST = 10
+COST = 100
 """Such inputs take as long as so many others: each has a connection, and some a handshake."""
 PATIENCE = 5.0
 """Seconds after which whoever was spoken to must have ended the connection, for this end has."""
@@ -45,7 +45,7 @@ class Ports:
         own = Admission(SWARM, [sides.owner.peer_id], authority_certificate(sides.owner), [sides.authority])
         broker = EmbeddedBroker(TopicRules(SWARM, [sides.owner.peer_id]))
         # Short: most inputs end before they are whole, and each would be waited for.
-        limits = EntranceLimits(handshake=0.5, first_bytes=0.1, enrolment=0.1, goodbye=0.01)
+        limits = EntranceLimits(handshake=0.5, first_bytes=0.02, enrolment=0.02, goodbye=0.01)
         opening = entrance(HOST, 0, sides.owner, own, _enrols_nobody, broker, limits)
         self.entrance: Entrance = await self._stack.enter_async_context(opening)
         listener = socket.create_server((HOST, 0), backlog=64)
