@@ -117,8 +117,9 @@ async def test_records_are_found_by_all_replaced_by_their_writer_and_dropped_if_
         assert await b.registry.profiles(b.discovery) == wanted
         assert await a.registry.profiles(a.discovery, [b.peer]) == {b.peer: profile("of b")}
 
-        # the newest one counts, at once and everywhere
-        assert await a.registry.publish(a.discovery, profile("of a, again"))
+        # the newest one counts, at once and everywhere, however soon it follows
+        for text in ("of a, soon", "of a, sooner", "of a, again"):
+            assert await a.registry.publish(a.discovery, profile(text))
         for reader in (a, b):
             assert (await reader.registry.profiles(reader.discovery))[a.peer] == profile("of a, again")
 

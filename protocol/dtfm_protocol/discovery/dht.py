@@ -18,7 +18,7 @@ from dtfm_protocol.errors import UserError
 from dtfm_protocol.identity.admission import Admission
 from dtfm_protocol.identity.coordinators import Coordinators
 from dtfm_protocol.identity.keys import Identity
-from dtfm_protocol.process.compat.hivemind import refuse_stale_records, replace_clock
+from dtfm_protocol.process.compat.hivemind import LEAST_SECONDS, refuse_stale_records, replace_clock
 from dtfm_protocol.process.timeouts import TIMEOUTS
 from dtfm_protocol.transport.libp2p import DAEMON_SHUTDOWN_SECONDS, LibP2PDataPlane
 from dtfm_protocol.transport.multiaddress import by_peer
@@ -35,6 +35,8 @@ class HivemindDiscovery:
         self._node = node
         self._peer_id = peer_id
         self._doors, self._coordinators = tuple(by_peer(bootstrap)), coordinators
+        self._stored: dict[str, float] = {}
+        """When this peer's newest entry under each key expires."""
 
     @property
     def _bootstrap(self) -> list[PeerID]:
@@ -102,10 +104,11 @@ class HivemindDiscovery:
     async def publish(self, key: str, record: bytes, seconds: float) -> bool:
         """Store this peer's entry under `key` in the DHT, as `Discovery.publish`."""
         await self._meet_again()
+        # Of two entries the one that expires later counts: one that is written at once after another must be that one.
+        expires = max(timed_storage.get_dht_time() + seconds, self._stored.get(key, 0.0) + LEAST_SECONDS)
+        self._stored[key] = expires
         try:
-            return bool(
-                await self._node.store(key, record, timed_storage.get_dht_time() + seconds, subkey=self._peer_id)
-            )
+            return bool(await self._node.store(key, record, expires, subkey=self._peer_id))
         except P2PDaemonError as error:
             raise OSError(f"the DHT does not answer: {error}") from None
 
