@@ -2,7 +2,8 @@
 
 - `states` (where nothing is named): it signs other digests of its states than it has.
 - `silence`: it never hands in its share of a checkpoint.
-- `gradients`: from step `FROM` on its gradients are a thousand times what they should be.
+- `gradients`: from step `FROM` on its gradients are a million times what they should be: too much
+  whatever shares and parts a plan gives (`benchmarks/alarms.py` tells from what factor on it is seen).
 - `sums`: from step `FROM` on it gives the first of the other replicas another sum than the rest, each under its seal.
 """
 
@@ -35,7 +36,7 @@ honest_run, honest_send = AllReduce.run, Exchange.send
 
 
 class AccusesNobody(PartAlarm):
-    """An alarm that nothing sets off: beside gradients a thousand times as large, everybody's are odd."""
+    """An alarm that nothing sets off: beside gradients a million times as large, everybody's are odd."""
 
     def __init__(self) -> None:
         """Know of no parts."""
@@ -67,7 +68,7 @@ def enlarge_gradients() -> None:
 
     async def run(self: AllReduce, bucket: Bucket, step: int, gradient: torch.Tensor) -> float:
         if step >= FROM:
-            gradient.mul_(1000)
+            gradient.mul_(1e6)
             self._alarm = AccusesNobody()
         return await honest_run(self, bucket, step, gradient)
 

@@ -181,7 +181,7 @@ async def test_a_node_that_never_hands_in_is_left_out_and_the_run_ends(swarm: Sw
 async def test_a_replica_that_lies_about_gradients_is_named_and_no_step_is_taken_from_it(
     swarm: Swarm, lie: str, told: str
 ) -> None:
-    """A thousand times its gradients, or sums that are not the same for all: the others go on without it."""
+    """A million times its gradients, or sums that are not the same for all: the others go on without it."""
     job = swarm.job(steps=40, checkpoint=20)
     all_have_a_part(job)
     coordinator = await swarm.serve(job, "--min-nodes", "3", "--exit-when-done")
