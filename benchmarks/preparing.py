@@ -7,6 +7,9 @@ each core. Peaks are the kernel's: of the process (VmHWM), and of its largest wo
 
 Beside it stands what one would write with `datasets` and the same tokenizer, in as many processes: `load_dataset`, and
 `map` with the tokenizer over batches. Both write the tokens; they take turns, and the medians are compared.
+
+Conversations, and text that is packed, are laid out in sequences of 512 tokens: by one process, and by one a core, in
+turns.
 """
 
 import argparse
@@ -23,6 +26,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.harness.chat_templates import CHATML
+
 from benchmarks.loaded import peak_bytes
 from benchmarks.runs import machine
 from benchmarks.tables import keep, markdown, show
@@ -35,6 +40,13 @@ CASES = (("jsonl", "bytes"), ("parquet", "bytes"), ("jsonl", "bpe:8192"))
 HEADINGS = ("source", "tokenizer", "text", "seconds", "MB of text a second", "peak memory", "of a worker")
 BESIDE_HEADINGS = ("what", "text", "seconds, each time", "median", "MB of text a second")
 LARGE_HEADINGS = ("run", "seconds", "MB of text a second", "peak memory", "of a worker")
+LAID_OUT_HEADINGS = ("what", "text", "one process: s", "one a core: s", "MB of text a second", "times as fast")
+LAID_OUT: dict[str, dict[str, object]] = {
+    "conversations": {"kind": "messages"},
+    "conversations, packed": {"kind": "messages", "packing": True},
+    "text, packed": {"kind": "jsonl", "packing": True},
+}
+SEQUENCE_LENGTH = 512
 VOCABULARY, TRAINED_MB = 8192, 10
 """Size of the tokenizer in a folder, and the megabytes that it is trained on."""
 
@@ -48,12 +60,19 @@ def documents(megabytes: int) -> Iterator[str]:
         yield f"{number} {pool[number % len(pool)]}"[:DOCUMENT_BYTES]
 
 
+def conversation(text: str) -> list[dict[str, str]]:
+    """A text in four messages."""
+    length = -(-len(text) // 4)
+    parts = (text[first : first + length] for first in range(0, len(text), length))
+    return [{"role": ("user", "assistant")[place % 2], "content": part} for place, part in enumerate(parts)]
+
+
 def write(path: Path, kind: str, megabytes: int) -> None:
     """Write a corpus."""
-    if kind == "jsonl":
+    if kind != "parquet":
         with path.open("w", encoding="utf-8") as file:
             for text in documents(megabytes):
-                file.write(json.dumps({"text": text}) + "\n")
+                file.write(json.dumps({"text": text} if kind == "jsonl" else {"messages": conversation(text)}) + "\n")
         return
     import pyarrow as pa
     from pyarrow.parquet import ParquetWriter
@@ -76,16 +95,23 @@ def tokenizer_folder(home: Path) -> str:
     return str(home / "bpe")
 
 
-def prepare(home: Path, kind: str, tokenizer: str) -> None:
+def prepare(home: Path, keys: dict[str, object], tokenizer: str, workers: int | None) -> None:
     """Turn a corpus into tokens, or go on with that; print the seconds that it took, the peaks of this process and of
     its largest worker in bytes, and what names the corpus."""
     from dtfm_protocol.data.preparing_journal import PreparingJournal
     from dtfm_protocol.data.tokenization import tokenize
 
-    data = Data.model_validate({"sources": [{"path": str(home / "corpus"), "kind": kind}], "tokenizer": tokenizer})
+    source, packing = {"path": str(home / "corpus"), "kind": keys["kind"]}, keys.get("packing", False)
+    table: dict[str, object] = {"sources": [source], "tokenizer": tokenizer, "packing": packing}
+    if keys["kind"] == "messages":
+        source["format"] = "jsonl"
+        (home / "chat.jinja").write_text(CHATML)
+        table["chat_template"] = str(home / "chat.jinja")
+    data = Data.model_validate(table)
     begun = time.monotonic()
     journal = PreparingJournal(home / "journal", "")
-    corpus = tokenize(data, home / "tokens", journal=journal).corpus
+    made = tokenize(data, home / "tokens", journal=journal, workers=workers, sequence_length=SEQUENCE_LENGTH)
+    corpus = made.corpus
     seconds = time.monotonic() - begun
     worker = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
     print(seconds, peak_bytes(os.getpid()), worker, hash(corpus.model_dump_json()))
@@ -131,7 +157,7 @@ def measured(kind: str, tokenizer: str, megabytes: int) -> tuple[str, ...]:
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
         write(home / "corpus", kind, megabytes)
-        said = run("--of", home, kind, tokenizer)
+        said = run("--of", home, json.dumps({"kind": kind}), tokenizer)
     return kind, tokenizer, f"{megabytes} MB", *pace(megabytes, float(said[0])), *peaks(said)
 
 
@@ -144,7 +170,7 @@ def beside(megabytes: int, rounds: int) -> list[tuple[str, ...]]:
         write(home / "corpus", "jsonl", megabytes)
         for _ in range(rounds):
             for (name, found), way in zip(seconds.items(), ("--of", "--datasets"), strict=True):
-                found.append(float(run(way, home, "jsonl", tokenizer)[0]))
+                found.append(float(run(way, home, '{"kind": "jsonl"}', tokenizer)[0]))
                 subprocess.run(["rm", "-rf", home / "tokens", home / "journal", home / "cache"], check=True)
                 show(name, ("seconds",), [(f"{found[-1]:.1f}",)])
     return [
@@ -153,16 +179,39 @@ def beside(megabytes: int, rounds: int) -> list[tuple[str, ...]]:
     ]
 
 
+def laid_out(megabytes: int, rounds: int) -> list[tuple[str, ...]]:
+    """Lay documents out with one process and with one a core, in turns; the rows of the table."""
+    rows: list[tuple[str, ...]] = []
+    for name, keys in LAID_OUT.items():
+        seconds: dict[int, list[float]] = {1: [], len(os.sched_getaffinity(0)): []}
+        with tempfile.TemporaryDirectory() as folder:
+            home, made = Path(folder), set[str]()
+            tokenizer = tokenizer_folder(home)
+            write(home / "corpus", str(keys["kind"]), megabytes)
+            for _ in range(rounds):
+                for workers, found in seconds.items():
+                    said = run("--of", home, json.dumps(keys), tokenizer, "--workers", workers)
+                    found.append(float(said[0]))
+                    made.add(said[3])
+                    subprocess.run(["rm", "-rf", home / "tokens", home / "journal"], check=True)
+                    show(name, ("processes", "seconds"), [(str(workers), f"{found[-1]:.1f}")])
+        assert len(made) == 1, "another corpus"
+        one, many = map(statistics.median, seconds.values())
+        rows.append((name, f"{megabytes} MB", f"{one:.1f}", *pace(megabytes, many), f"{one / many:.2f}"))
+    return rows
+
+
 def large(megabytes: int, tokenizer: str = "bytes") -> tuple[list[tuple[str, ...]], str]:
     """Prepare a large corpus without a break, and anew, killed in the middle and gone on with; the rows of the table,
     and what that has cost."""
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
         write(home / "corpus", "jsonl", megabytes)
-        whole = run("--of", home, "jsonl", tokenizer)
+        keys = json.dumps({"kind": "jsonl"})
+        whole = run("--of", home, keys, tokenizer)
         seconds = float(whole[0])
         subprocess.run(["rm", "-rf", home / "tokens", home / "journal"], check=True)
-        command = [sys.executable, "-m", "benchmarks.preparing", "--of", str(home), "jsonl", tokenizer]
+        command = [sys.executable, "-m", "benchmarks.preparing", "--of", str(home), keys, tokenizer]
         begun = time.monotonic()
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         try:
@@ -171,7 +220,7 @@ def large(megabytes: int, tokenizer: str = "bytes") -> tuple[list[tuple[str, ...
             process.send_signal(signal.SIGKILL)
             process.wait()
         before, kept = time.monotonic() - begun, len(list(home.glob("tokens/*.tokens")))
-        rest = run("--of", home, "jsonl", tokenizer)
+        rest = run("--of", home, keys, tokenizer)
         assert rest[3] == whole[3], "another corpus"
     rows: list[tuple[str, ...]] = [
         ("without a break", *pace(megabytes, seconds), *peaks(whole)),
@@ -189,14 +238,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES_MB, help="megabytes of text")
     parser.add_argument("--beside", type=int, default=60, help="megabytes for the comparison with `datasets`")
-    parser.add_argument("--rounds", type=int, default=3, help="times that both are measured")
+    parser.add_argument("--rounds", type=int, default=3, help="times that what takes turns is measured")
     parser.add_argument("--large", type=int, help="megabytes of one large corpus")
+    parser.add_argument("--workers", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, help="write the tables there")
     parser.add_argument("--of", nargs=3, help=argparse.SUPPRESS)
     parser.add_argument("--datasets", nargs=3, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.of:
-        prepare(Path(arguments.of[0]), arguments.of[1], arguments.of[2])
+        prepare(Path(arguments.of[0]), json.loads(arguments.of[1]), arguments.of[2], arguments.workers)
         return
     if arguments.datasets:
         with_datasets(Path(arguments.datasets[0]), arguments.datasets[2])
@@ -210,6 +260,10 @@ def main() -> None:
     title = f"Lines of JSON with a tokenizer of {VOCABULARY} tokens out of a folder, beside the field's own tool"
     show(title, BESIDE_HEADINGS, rows)
     parts.append(markdown(title, BESIDE_HEADINGS, rows))
+    rows = laid_out(arguments.sizes[-1], arguments.rounds)
+    title = f"Documents laid out in sequences of {SEQUENCE_LENGTH} tokens, the same corpus each time"
+    show(title, LAID_OUT_HEADINGS, rows)
+    parts.append(markdown(title, LAID_OUT_HEADINGS, rows))
     command = (
         f"python -m benchmarks.preparing --sizes {' '.join(map(str, arguments.sizes))} --beside {arguments.beside}"
     )

@@ -13,12 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dtfm_protocol.data import corpus_writer, json_lines, laid_out_corpus
+from dtfm_protocol.data import corpus_writer, json_lines, laid_out_corpus, piece_encoder
 from dtfm_protocol.data.layout_state import LayoutState
 from dtfm_protocol.data.packing import Bin, Packer
 from dtfm_protocol.data.preparing_journal import PreparingJournal
 from dtfm_protocol.data.sample_encoding import Sample
 from dtfm_protocol.data.tokenization import Tokenized, tokenize
+from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.data_table import Data, DataSource
 from tests.harness.chat_templates import CHATML
 
@@ -63,16 +64,17 @@ def data_of(home: Path, packing: bool = True) -> Data:
     return Data(sources=found, packing=packing, chat_template=str(home / "chat.jinja"))
 
 
-def made(data: Data, home: Path, said: list[str] | None = None) -> Tokenized:
+def made(data: Data, home: Path, said: list[str] | None = None, workers: int = 1) -> Tokenized:
     say = said.append if said is not None else lambda line: None
-    return tokenize(data, home / "tokens", say, journal=PreparingJournal(home / "journal", STAMP), **SIZES)
+    journal = PreparingJournal(home / "journal", STAMP)
+    return tokenize(data, home / "tokens", say, journal=journal, workers=workers, **SIZES)
 
 
 def files(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def broken_off(data: Data, home: Path, of: type, verb: str, after: int) -> bool:
+def broken_off(data: Data, home: Path, of: type, verb: str, after: int, workers: int = 1) -> bool:
     """Make the corpus, but die before the verb is done for so many times; whether that came."""
     done, do = 0, getattr(of, verb)
 
@@ -86,7 +88,7 @@ def broken_off(data: Data, home: Path, of: type, verb: str, after: int) -> bool:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(of, verb, count)
         try:
-            made(data, home)
+            made(data, home, workers=workers)
         except Killed:
             return True
     return False
@@ -128,17 +130,56 @@ def test_who_is_broken_off_again_and_again_goes_on_and_makes_the_same_corpus(
     assert told["broken"][-1].startswith("Passed over 3 rows of the text: ")
 
 
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("packing", "tokenizer", "workers"), [(True, "bytes", 2), (False, "bytes", 3), (True, "bpe:290", 3)]
+)
+def test_any_number_of_workers_makes_the_same_corpus_also_after_a_break(
+    tmp_path: Path, packing: bool, tokenizer: str, workers: int
+) -> None:
+    data = data_of(tmp_path, packing).model_copy(update={"tokenizer": tokenizer})
+    said: dict[str, list[str]] = {"one": [], "many": []}
+    one = made(data, tmp_path / "one", said["one"])
+    many = made(data, tmp_path / "many", said["many"], workers)
+    assert (many.corpus, many.repeated) == (one.corpus, one.repeated)
+    assert broken_off(data, tmp_path, PreparingJournal, "add_state", 5, workers)
+    again: list[str] = []
+    assert made(data, tmp_path, again, workers).corpus == one.corpus
+    assert any(line.startswith("Going on where preparing was broken off, after ") for line in again)
+    expected = files(tmp_path / "one" / "tokens")
+    assert files(tmp_path / "many" / "tokens") == files(tmp_path / "tokens") == expected
+    told = [[line for line in lines if not line.startswith("Turning the text")] for lines in said.values()]
+    assert told[0] == told[1]
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("workers", [1, 3])
+def test_of_several_damaged_rows_the_first_is_named_by_any_number_of_workers(tmp_path: Path, workers: int) -> None:
+    data = data_of(tmp_path)
+    chat = next(one for one in data.sources or () if one.kind == "messages")
+    assert chat.path is not None
+    rows = Path(chat.path).read_text().split("\n")
+    rows[40], rows[52] = '{"messages": []}', '{"messages": 3}'
+    Path(chat.path).write_text("\n".join(rows))
+    strict = data.model_copy(update={"sources": [chat.model_copy(update={"on_error": "stop"})]})
+    with pytest.raises(UserError, match=r"chat\.jsonl, line 8, is not JSON"):
+        made(strict, tmp_path / "first", workers=workers)
+    Path(chat.path).write_text("\n".join(rows[:7] + rows[8:]))
+    with pytest.raises(UserError, match=r"chat\.jsonl, line 40, has no list of messages"):
+        made(strict, tmp_path / "second", workers=workers)
+
+
 def test_what_was_done_is_not_read_or_encoded_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = data_of(tmp_path)
     assert broken_off(data, tmp_path, PreparingJournal, "add_state", 8)
-    encoded, encode = [0], laid_out_corpus.encode_samples
+    encoded, encode = [0], piece_encoder.encode_samples
 
     def counted(*arguments: Any) -> Any:
         for sample in encode(*arguments):
             encoded[0] += 1
             yield sample
 
-    monkeypatch.setattr(laid_out_corpus, "encode_samples", counted)
+    monkeypatch.setattr(piece_encoder, "encode_samples", counted)
     said: list[str] = []
     made(data, tmp_path, said)
     assert any(line.startswith("Going on where preparing was broken off, after ") for line in said)

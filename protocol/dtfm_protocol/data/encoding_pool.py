@@ -34,12 +34,12 @@ class EncodingPool:
 
     @classmethod
     @contextlib.contextmanager
-    def of(cls, data: Data, tokenizer: Any, end: int, workers: int) -> Iterator[Self]:
+    def of(cls, data: Data, tokenizer: Any, workers: int) -> Iterator[Self]:
         """Start workers; they end with the block, at once."""
         pool = cls()
         try:
             for _ in range(workers):
-                pool._workers.append(EncodingWorker(data, tokenizer, end))
+                pool._workers.append(EncodingWorker(data, tokenizer))
                 pool._threads.append(threading.Thread(target=pool._serve, args=(pool._workers[-1],), daemon=True))
                 pool._threads[-1].start()
             yield pool
@@ -98,7 +98,12 @@ def _taken(parts: Parts) -> Iterator[EncodedPart]:
             return
 
 
-def encoded_here(encoder: PieceEncoder, pieces: Iterable[TextPiece]) -> Iterator[Encoded]:
-    """Encode pieces in this process, one after the other, as a pool does."""
-    for piece in pieces:
-        yield piece, encoder.parts(piece.source, piece.file, piece.cut)
+@contextlib.contextmanager
+def encoding(data: Data, tokenizer: Any, pieces: Iterable[TextPiece], workers: int) -> Iterator[Iterator[Encoded]]:
+    """Encode pieces with so many workers, or with one or none in this process, one piece after the other."""
+    if workers > 1:
+        with EncodingPool.of(data, tokenizer, workers) as pool:
+            yield pool.run(pieces)
+    else:
+        encoder = PieceEncoder(data, tokenizer)
+        yield ((piece, encoder.parts(piece.source, piece.file, piece.cut)) for piece in pieces)

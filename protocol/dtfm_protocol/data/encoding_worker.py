@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from dtfm_protocol.data.piece_encoder import EncodedPart, PieceEncoder
 from dtfm_protocol.data.rows import Cut, Fault
@@ -33,7 +34,7 @@ _SIZES = struct.Struct("<QQ")
 class EncodingWorker:
     """A process that encodes pieces."""
 
-    def __init__(self, data: Data, tokenizer: Any, end: int) -> None:
+    def __init__(self, data: Data, tokenizer: Any) -> None:
         """Start it; it takes a second or two until it answers."""
         backend = getattr(tokenizer, "backend_tokenizer", None)
         written = backend.to_str() if backend is not None and data.tokenizer != "bytes" else None
@@ -46,7 +47,7 @@ class EncodingWorker:
             # One thread each: there is a worker for each core.
             env=os.environ | {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
         )
-        self._ask({"data": data.model_dump(mode="json"), "tokenizer": written, "end": end})
+        self._ask({"data": data.model_dump(mode="json"), "tokenizer": written, "end": int(tokenizer.eos_token_id)})
 
     def parts(self, piece: TextPiece) -> Iterator[EncodedPart]:
         """Have a piece encoded, and yield its parts as they come.
@@ -75,15 +76,8 @@ class EncodingWorker:
             said, raw = found
             if "error" in said:
                 raise UserError(said["error"])
-            count, rows = said["tokens"], said["rows"]
-            yield EncodedPart(
-                np.frombuffer(raw, np.uint32, count),
-                np.frombuffer(raw, np.int64, offset=-(-4 * count // 8) * 8),
-                tuple(Fault(*fault) for fault in said["faults"]),
-                said["read"],
-                rows,
-            )
-            if rows is not None:
+            yield _part_of(said, raw)
+            if said["rows"] is not None:
                 return
 
     def end(self) -> None:
@@ -122,13 +116,34 @@ def _read(stream: IO[bytes]) -> tuple[dict[str, Any], bytes] | None:
     return (json.loads(text), raw) if len(text) + len(raw) == size + more else None
 
 
-class _Fast:
-    """What `encode_batch` wants of a tokenizer, without the seconds that importing `transformers` takes."""
+def _written(part: EncodedPart) -> tuple[dict[str, Any], list[bytes]]:
+    """Return the message that says a part."""
+    arrays = (part.lengths, part.tokens, part.is_target, part.is_whole)  # the widest numbers first
+    faults = [(one.number, one.why, one.size, one.rows, one.is_end) for one in part.faults]
+    said = {"sizes": [len(array) for array in arrays], "faults": faults, "read": part.read, "rows": part.rows}
+    return said, [array.tobytes() for array in arrays]
 
-    def __init__(self, written: str) -> None:
+
+def _part_of(said: dict[str, Any], raw: bytes) -> EncodedPart:
+    """Return the part that a message says."""
+    found, at = list[npt.NDArray[Any]](), 0
+    for kind, size in zip((np.int64, np.uint32, np.bool_, np.bool_), said["sizes"], strict=True):
+        found.append(np.frombuffer(raw, kind, size, at))
+        at += found[-1].nbytes
+    lengths, tokens, is_target, is_whole = found
+    faults = tuple(Fault(*fault) for fault in said["faults"])
+    return EncodedPart(tokens, lengths, is_target, is_whole, faults, said["read"], said["rows"])
+
+
+class _Fast:
+    """What encoding wants of a tokenizer, without the seconds that importing `transformers` takes."""
+
+    def __init__(self, written: str | None, end: int) -> None:
+        """Take a tokenizer as `tokenizers` writes it, None for that of bytes, and its end of text."""
         from tokenizers import Tokenizer
 
-        self.backend_tokenizer = Tokenizer.from_str(written)
+        self.backend_tokenizer = Tokenizer.from_str(written) if written is not None else None
+        self.eos_token_id = end
 
 
 def _work() -> None:
@@ -137,20 +152,17 @@ def _work() -> None:
     if begun is None:
         return
     data, written = Data.model_validate(begun[0]["data"]), begun[0]["tokenizer"]
-    tokenizer = _Fast(written) if written is not None else None
-    if tokenizer is None and data.tokenizer_folder is not None:
-        tokenizer = load(data.tokenizer_folder)
-    encoder = PieceEncoder(data, tokenizer, begun[0]["end"])
+    folder = data.tokenizer_folder if written is None else None
+    tokenizer = load(folder) if folder is not None else _Fast(written, begun[0]["end"])
+    encoder = PieceEncoder(data, tokenizer)
     while (found := _read(asked)) is not None:
         piece, _ = found
         file = Path(piece["file"])
         source = SourceFiles(piece["key"], DataSource.model_validate(piece["source"]), (file,))
         try:
             for part in encoder.parts(source, file, Cut(*piece["cut"])):
-                faults = [(one.number, one.why, one.size, one.rows, one.is_end) for one in part.faults]
-                said = {"tokens": len(part.tokens), "faults": faults, "read": part.read, "rows": part.rows}
-                padding = bytes(-4 * len(part.tokens) % 8)
-                _write(answers, said, part.tokens.tobytes(), padding, part.lengths.tobytes())
+                said, raw = _written(part)
+                _write(answers, said, *raw)
         except UserError as error:
             _write(answers, {"error": str(error)})
 

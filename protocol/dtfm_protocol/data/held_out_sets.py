@@ -86,7 +86,7 @@ def _encoded(data: Data, one: EvaluationSet, tokenizer: Any, length: int, sequen
             raise UserError("data: there is nothing to learn in it: no document has two tokens, or any that is learned")
         tokens, marks = (np.concatenate(parts) for parts in zip(*bins, strict=True))
         return EncodedSet(one.name, len(bins), tokens, marks)
-    encoder, parts, count = PieceEncoder(data, tokenizer, int(tokenizer.eos_token_id)), list[Tokens](), 0
+    encoder, parts, count = PieceEncoder(data, tokenizer), list[Tokens](), 0
     for texts in _batches(documents):
         part = encoder.of_texts(texts, 0.0).tokens
         parts.append(part if parts else part[1:])

@@ -3,19 +3,19 @@ marks, from where an earlier run was broken off."""
 
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import compress
 from typing import Any
 
 from dtfm_protocol.checkpoint.transfers import SHARD_LIMIT
-from dtfm_protocol.data.chat_template import ChatTemplate
-from dtfm_protocol.data.contents import Content
 from dtfm_protocol.data.corpus_writer import CorpusWriter, WrittenShard
 from dtfm_protocol.data.documents import Documents
+from dtfm_protocol.data.encoding_pool import Encoded, encoding
 from dtfm_protocol.data.layout_state import LayoutState
 from dtfm_protocol.data.packing import Bin, Packer, PackingCounts
-from dtfm_protocol.data.piece_encoder import read_parts
+from dtfm_protocol.data.piece_encoder import PieceEncoder
 from dtfm_protocol.data.preparing_journal import NotedState, PreparingJournal
-from dtfm_protocol.data.sample_encoding import encode_samples
-from dtfm_protocol.data.text_pieces import TextPiece, text_pieces
+from dtfm_protocol.data.sample_encoding import Sample
+from dtfm_protocol.data.text_pieces import text_pieces
 from dtfm_protocol.data.text_stream import CHECKED_AT_ONCE
 from dtfm_protocol.data.text_tally import PieceTally, TextTally
 from dtfm_protocol.data.tokenizer import as_written
@@ -31,8 +31,9 @@ STATE_BYTES = 4 << 20
 class LaidOutStream:
     """The stream of documents into bins of a sequence's length, and of these into a writer.
 
-    What is written depends on the text alone, not on how often it was broken off: going on begins after the last piece
-    whose state was noted. Documents that come more than once do not share bins with others.
+    What is written depends on the text alone: not on the number of processes, and not on how often it was broken off.
+    Going on begins after the last piece whose state was noted. Documents that come more than once do not share bins
+    with others.
     """
 
     def __init__(
@@ -53,7 +54,6 @@ class LaidOutStream:
         self._data, self._documents, self._tokenizer = data, documents, tokenizer
         self._writer, self._journal, self._length = writer, journal, sequence_length
         self._packer = packer_of(data, tokenizer, sequence_length)
-        self._chat = ChatTemplate.of_job(data)
         self._pieces = text_pieces(documents.sources, seed)
         self._new: list[WrittenShard] = []
         """Shards that were written since the state was noted."""
@@ -92,47 +92,51 @@ class LaidOutStream:
         journal.pieces, journal.shards, journal.states = [], [], []
         return noted is not None
 
-    def run(self, workers: int = 1) -> Iterator[float]:
+    def run(self, workers: int) -> Iterator[float]:
         """Write what is left, and yield the bytes of the text that were read, as they are.
 
         Args:
-            workers: not looked at: all is made in this process.
+            workers: number of processes; up to 1: this one alone.
 
         Raises:
             UserError: a row cannot be read, a source has no text, nothing is learned of any document, there are more
                 than a job can have, or as the writer does.
         """
         if self._documents.manual:
-            self._lay_out(Content(text) for text in self._documents.manual)
-            yield self._documents.bytes
-        for piece in self._pieces:
-            if self.tally.begin(piece):
-                if piece.source.source.weight <= 1:
-                    self._end_repeated()
-                yield from self._take(piece)
+            part = PieceEncoder(self._data, self._tokenizer).of_texts(self._documents.manual, self._documents.bytes)
+            self._lay_out(part.samples())
+            yield part.read
+        else:
+            with encoding(self._data, self._tokenizer, self._pieces, workers) as encoded:
+                yield from self._take(encoded)
         self.tally.end_source()
         self._end_repeated()
         self._write(self._packer.closed())
         if not self._packer.counts.bins:
             raise UserError("data: there is nothing to learn in it: no document has two tokens, or any that is learned")
 
-    def _take(self, piece: TextPiece) -> Iterator[float]:
-        so_far = PieceTally()
-        for part in read_parts(piece.source, piece.file, piece.cut, self._chat):
-            is_there = self.tally.are_there(piece, len(part.contents), so_far)
-            chosen = [content for content, is_in in zip(part.contents, is_there, strict=True) if is_in]
-            so_far = self.tally.counted(piece, part, so_far, is_there, self._lay_out(chosen))
-            yield part.read
-        self.tally.end(so_far)
-        if self._journal is not None:
-            self._journal.add_piece(so_far)
-            if self.tally.read >= self._noted_at + STATE_BYTES:
-                self._note(self._journal)
+    def _take(self, encoded: Iterator[Encoded]) -> Iterator[float]:
+        for piece, parts in encoded:
+            counts, so_far = self.tally.begin(piece), PieceTally()
+            if counts and piece.source.source.weight <= 1:
+                self._end_repeated()
+            for part in parts:
+                if counts:
+                    is_there = self.tally.are_there(piece, len(part.lengths), so_far)
+                    tokens = self._lay_out(compress(part.samples(), is_there.tolist()))
+                    so_far = self.tally.counted(piece, part, so_far, is_there, tokens)
+                    yield part.read
+            if counts:
+                self.tally.end(so_far)
+                if self._journal is not None:
+                    self._journal.add_piece(so_far)
+                    if self.tally.read >= self._noted_at + STATE_BYTES:
+                        self._note(self._journal)
 
-    def _lay_out(self, contents: Iterable[Content]) -> int:
+    def _lay_out(self, samples: Iterable[Sample]) -> int:
         """Lay documents out, and return the number of their tokens."""
         count = 0
-        for sample in encode_samples(self._data, self._tokenizer, contents):
+        for sample in samples:
             count += len(sample.tokens)
             self._write(self._packer.filled([sample]))
         return count

@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from dtfm_protocol.data.contents import Content
 from dtfm_protocol.data.token_shards import Tokens
-from dtfm_protocol.data.tokenizer import CHARACTERS_AT_ONCE, END_OF_TEXT
+from dtfm_protocol.data.tokenizer import CHARACTERS_AT_ONCE, END_OF_TEXT, encode_batch
 from dtfm_protocol.job.data_table import Data
 
 
@@ -24,7 +24,7 @@ class Sample(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """The tokens of a text, and the characters that each is of."""
+    """The tokens of a text that a chat template has written, and the characters that each is of."""
 
     tokens: Tokens
     """Shape [tokens]."""
@@ -46,13 +46,12 @@ def encode_samples(data: Data, tokenizer: Any, contents: Iterable[Content]) -> I
         # What a template has written names special tokens; in plain text their names are text like any other.
         written = [content.text for content in batch if content.is_rendered]
         spoken = [text for content in batch if not content.is_rendered for text in _parts(content)]
-        placed = _encode(data, tokenizer, written, is_rendered=True)
-        plain = _encode(data, tokenizer, spoken, is_rendered=False)
+        placed, plain = _placed(data, tokenizer, written), iter(encode_batch(data, tokenizer, spoken))
         for content in batch:
             if content.is_rendered:
                 yield _chat(content, next(placed))
             else:
-                yield _text([next(plain).tokens for _ in _parts(content)], end)
+                yield _text([next(plain) for _ in _parts(content)], end)
 
 
 def _parts(content: Content) -> list[str]:
@@ -63,9 +62,9 @@ def _parts(content: Content) -> list[str]:
     return [content.text[:first], content.text[first:]]
 
 
-def _text(parts: list[Tokens], end: int) -> Sample:
+def _text(parts: list[npt.NDArray[np.integer[Any]]], end: int) -> Sample:
     *prompt, learned = parts
-    tokens = np.concatenate([*prompt, learned, [end]])
+    tokens = np.concatenate([*prompt, learned, [end]]).astype(np.int64)
     return Sample(tokens, np.arange(len(tokens)) >= sum(map(len, prompt)), bool(prompt))
 
 
@@ -79,14 +78,14 @@ def _chat(content: Content, placed: Placed) -> Sample:
     return Sample(placed.tokens, is_target, True)
 
 
-def _encode(data: Data, tokenizer: Any, texts: list[str], *, is_rendered: bool) -> Iterator[Placed]:
+def _placed(data: Data, tokenizer: Any, texts: list[str]) -> Iterator[Placed]:
+    """Encode what a chat template has written."""
     if data.tokenizer == "bytes":
-        end = int(tokenizer.eos_token_id)
-        yield from (_bytes_of(text, end, is_rendered=is_rendered) for text in texts)
+        yield from (_bytes_of(text, int(tokenizer.eos_token_id)) for text in texts)
         return
     backend = tokenizer.backend_tokenizer
     before = backend.encode_special_tokens
-    backend.encode_special_tokens = not is_rendered
+    backend.encode_special_tokens = False
     try:
         encodings = backend.encode_batch(texts, add_special_tokens=False)
     finally:
@@ -96,12 +95,11 @@ def _encode(data: Data, tokenizer: Any, texts: list[str], *, is_rendered: bool) 
         yield Placed(np.asarray(encoding.ids, dtype=np.int64), offsets[:, 0], offsets[:, 1])
 
 
-def _bytes_of(text: str, end: int, *, is_rendered: bool) -> Placed:
+def _bytes_of(text: str, end: int) -> Placed:
     """Return what the tokenizer "bytes" says, too, a hundred times slower."""
-    pieces = text.split(END_OF_TEXT) if is_rendered else [text]
     tokens, first, after = list[npt.NDArray[np.int64]](), list[npt.NDArray[np.int64]](), list[npt.NDArray[np.int64]]()
     at = 0
-    for place, piece in enumerate(pieces):
+    for place, piece in enumerate(text.split(END_OF_TEXT)):
         if place:
             tokens.append(np.array([end]))
             first.append(np.array([at]))

@@ -6,8 +6,8 @@ from typing import Any
 
 from dtfm_protocol.data.corpus_writer import CorpusWriter
 from dtfm_protocol.data.documents import Documents
-from dtfm_protocol.data.encoding_pool import EncodingPool, encoded_here
-from dtfm_protocol.data.piece_encoder import EncodedPart, PieceEncoder
+from dtfm_protocol.data.encoding_pool import Encoded, encoding
+from dtfm_protocol.data.piece_encoder import PieceEncoder
 from dtfm_protocol.data.preparing_journal import PreparingJournal
 from dtfm_protocol.data.text_pieces import TextPiece, text_pieces
 from dtfm_protocol.data.text_tally import PieceTally, TextTally
@@ -39,7 +39,6 @@ class TextStream:
         """Read nothing yet."""
         self._data, self._documents, self._tokenizer = data, documents, tokenizer
         self._writer, self._journal = writer, journal
-        self._end = int(tokenizer.eos_token_id)
         self._pieces = text_pieces(documents.sources, seed)
         self._passed_over = 0
         """Tokens that are in the corpus already, of those that come next."""
@@ -94,20 +93,16 @@ class TextStream:
             UserError: a row cannot be read, a source has no text, or as the writer does.
         """
         if self._documents.manual:
-            encoder = PieceEncoder(self._data, self._tokenizer, self._end)
-            part = encoder.of_texts(list(self._documents.manual), self._documents.bytes)
+            part = PieceEncoder(self._data, self._tokenizer).of_texts(self._documents.manual, self._documents.bytes)
             self._write(part.tokens[1:])
             yield part.read
-        elif workers > 1:
-            with EncodingPool.of(self._data, self._tokenizer, self._end, workers) as pool:
-                yield from self._take(pool.run(self._pieces))
         else:
-            encoder = PieceEncoder(self._data, self._tokenizer, self._end)
-            yield from self._take(encoded_here(encoder, self._pieces))
+            with encoding(self._data, self._tokenizer, self._pieces, workers) as encoded:
+                yield from self._take(encoded)
         if self._passed_over:
             raise UserError("the text has become shorter while it was turned into tokens: start again")
 
-    def _take(self, encoded: Iterator[tuple[TextPiece, Iterator[EncodedPart]]]) -> Iterator[float]:
+    def _take(self, encoded: Iterator[Encoded]) -> Iterator[float]:
         for piece, parts in encoded:
             counts, so_far = self.tally.begin(piece), PieceTally()
             for part in parts:

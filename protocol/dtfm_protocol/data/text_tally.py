@@ -5,7 +5,7 @@ import numpy.typing as npt
 
 from dtfm_protocol.bounds import Count
 from dtfm_protocol.data.documents import NO_TEXT, DocumentReader, Skipped
-from dtfm_protocol.data.piece_encoder import EncodedPart, ReadPart
+from dtfm_protocol.data.piece_encoder import EncodedPart
 from dtfm_protocol.data.repeats import Repeats
 from dtfm_protocol.data.rows import Fault
 from dtfm_protocol.data.source_files import SourceFiles
@@ -92,7 +92,7 @@ class TextTally:
     def counted(
         self,
         piece: TextPiece,
-        part: EncodedPart | ReadPart,
+        part: EncodedPart,
         so_far: PieceTally,
         is_there: npt.NDArray[np.bool_],
         tokens: int,
