@@ -8,8 +8,8 @@ each core. Peaks are the kernel's: of the process (VmHWM), and of its largest wo
 Beside it stands what one would write with `datasets` and the same tokenizer, in as many processes: `load_dataset`, and
 `map` with the tokenizer over batches. Both write the tokens; they take turns, and the medians are compared.
 
-Conversations, and text that is packed, are laid out in sequences of 512 tokens: by one process, and by one a core, in
-turns.
+Conversations, and text that is packed, are laid out in sequences of 512 tokens: by one process, whose tokenizer has a
+thread for each core, and by one a core, in turns.
 """
 
 import argparse
@@ -261,7 +261,10 @@ def main() -> None:
     show(title, BESIDE_HEADINGS, rows)
     parts.append(markdown(title, BESIDE_HEADINGS, rows))
     rows = laid_out(arguments.sizes[-1], arguments.rounds)
-    title = f"Documents laid out in sequences of {SEQUENCE_LENGTH} tokens, the same corpus each time"
+    title = (
+        f"Documents laid out in sequences of {SEQUENCE_LENGTH} tokens, the same corpus each time; the one process has a "
+        "tokenizer of as many threads as there are cores"
+    )
     show(title, LAID_OUT_HEADINGS, rows)
     parts.append(markdown(title, LAID_OUT_HEADINGS, rows))
     command = (
