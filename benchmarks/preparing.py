@@ -262,8 +262,8 @@ def main() -> None:
     parts.append(markdown(title, BESIDE_HEADINGS, rows))
     rows = laid_out(arguments.sizes[-1], arguments.rounds)
     title = (
-        f"Documents laid out in sequences of {SEQUENCE_LENGTH} tokens, the same corpus each time; the one process has a "
-        "tokenizer of as many threads as there are cores"
+        f"Documents laid out in sequences of {SEQUENCE_LENGTH} tokens, the same corpus each time; the one process has "
+        "a tokenizer of as many threads as there are cores"
     )
     show(title, LAID_OUT_HEADINGS, rows)
     parts.append(markdown(title, LAID_OUT_HEADINGS, rows))
