@@ -1,9 +1,12 @@
 """Pairs that are measured: few a peer, disjoint in a round, and the ones that tell most."""
 
+from collections import Counter
 from itertools import combinations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dtfm_coordinator.links.chosen_pairs import (
     ECHOES,
@@ -89,8 +92,29 @@ def test_rounds_of_given_pairs_hold_each_once_and_are_hardly_more_than_the_busie
     rounds = in_rounds(pairs)
     assert sorted(map(sorted, (pair for one in rounds for pair in one))) == sorted(map(sorted, pairs))
     assert all(len({peer for pair in one for peer in pair}) == 2 * len(one) for one in rounds)
-    assert len(rounds) <= 2 * 8 - 1
+    assert len(rounds) <= 8 + 1
     assert in_rounds([]) == []
+
+
+@given(st.sets(st.tuples(st.sampled_from("abcdefg"), st.sampled_from("tuvwxyz")), min_size=1))
+def test_pairs_without_odd_circles_take_as_many_rounds_as_the_busiest_peer_has_pairs(
+    pairs: set[tuple[str, str]],
+) -> None:
+    rounds = in_rounds(pairs)
+    busiest = max(Counter(peer for pair in pairs for peer in pair).values())
+    assert len(rounds) == busiest
+    assert sorted(pair for one in rounds for pair in one) == sorted(pairs)
+    assert all(len({peer for pair in one for peer in pair}) == 2 * len(one) > 0 for one in rounds)
+
+
+@given(
+    st.sets(st.tuples(st.sampled_from("abcdefg"), st.sampled_from("abcdefg")).filter(lambda pair: pair[0] < pair[1]))
+)
+def test_any_pairs_are_each_in_one_round_in_which_nobody_is_twice(pairs: set[tuple[str, str]]) -> None:
+    rounds = in_rounds(pairs)
+    assert sorted(pair for one in rounds for pair in one) == sorted(pairs)
+    assert all(len({peer for pair in one for peer in pair}) == 2 * len(one) > 0 for one in rounds)
+    assert len(rounds) <= 2 * max(Counter(peer for pair in pairs for peer in pair).values(), default=0)
 
 
 def test_a_plan_uses_the_links_of_its_routes_and_of_its_replicas() -> None:

@@ -6,7 +6,8 @@ world; with whoever sends fastest, for only then does its own downlink show; wit
 for a reason says less about the rest. Then come the pairs that a plan is about to use.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+import itertools
+from collections.abc import Collection, Iterable
 
 import numpy as np
 import numpy.typing as npt
@@ -84,22 +85,52 @@ def next_partners(tried: Flags, delays: Matrix, gbps: Matrix) -> list[tuple[int,
 def in_rounds(pairs: Iterable[Collection[str]]) -> list[list[tuple[str, str]]]:
     """Return rounds of disjoint pairs that hold each pair once, those with the busiest peers first.
 
-    At most twice as many rounds as the busiest peer has pairs, as every greedy colouring of edges, as a rule hardly
-    more than that.
+    As many rounds as the busiest peer has pairs where peers form no odd circle, as along a pipeline; else some more at
+    times. A pair without a round that is free at both ends takes one that is free at its first; where the second is
+    busy then, the pairs that hang on that one change places between two rounds (Kempe chains, as in König's proof that
+    the edges of bipartite graphs have so few colours, Mathematische Annalen, 1916).
     """
-    left: list[Sequence[str]] = [sorted(pair) for pair in pairs]
+    left: list[tuple[str, str]] = [(one, other) for one, other in map(sorted, pairs)]
     degree: dict[str, int] = {}
     for pair in left:
         for peer in pair:
             degree[peer] = degree.get(peer, 0) + 1
     left.sort(key=lambda pair: (-max(degree[pair[0]], degree[pair[1]]), pair))
-    rounds: list[list[tuple[str, str]]] = []
-    busy: list[set[str]] = []
+    met: dict[str, dict[int, str]] = {peer: {} for peer in degree}
+    """Whom each peer meets, by round."""
     for one, other in left:
-        place = next((place for place, there in enumerate(busy) if not there & {one, other}), len(rounds))
-        if place == len(rounds):
-            rounds.append([])
-            busy.append(set())
-        rounds[place].append((one, other))
-        busy[place] |= {one, other}
+        turn, free = _first_free(met[one]), _first_free(met[other])
+        if turn in met[other]:
+            chain = _chain(met, other, turn, free)
+            if one in chain:  # an odd circle
+                turn = _first_free(met[one] | met[other])
+            else:
+                _swap(met, chain, turn, free)
+        met[one][turn], met[other][turn] = other, one
+    rounds: list[list[tuple[str, str]]] = []
+    for one, other in left:
+        turn = next(turn for turn, peer in met[one].items() if peer == other)
+        rounds += [[] for _ in range(turn + 1 - len(rounds))]
+        rounds[turn].append((one, other))
     return rounds
+
+
+def _first_free(met: dict[int, str]) -> int:
+    return next(turn for turn in itertools.count() if turn not in met)
+
+
+def _chain(met: dict[str, dict[int, str]], peer: str, turn: int, other_turn: int) -> list[str]:
+    """Return the peers of the chain that begins at `peer` and whose pairs are in these two rounds by turns."""
+    chain = [peer]
+    while (following := met[chain[-1]].get(turn)) is not None:
+        chain.append(following)
+        turn, other_turn = other_turn, turn
+    return chain
+
+
+def _swap(met: dict[str, dict[int, str]], chain: list[str], turn: int, other_turn: int) -> None:
+    """Have the pairs of a chain change places between two rounds."""
+    for peer in chain:
+        met[peer] = {
+            other_turn if at == turn else turn if at == other_turn else at: other for at, other in met[peer].items()
+        }
