@@ -16,10 +16,10 @@ only the others, goes first; the others follow where it has no answer. With few 
 no link at all was measured, the per-peer limits stand in, else 1 Gbit/s and no delay.
 
 What that guess has missed the links by that it had not seen says how far off it is elsewhere: nine in ten of these
-misses are no larger than the *spread* (split conformal prediction: Vovk et al., Algorithmic Learning in a Random World,
-2005), and where measured pairs are drawn at random nine in ten of the links that were not measured are within it, too.
-They are not quite: neighbours are measured more often than others. So the nearer and the farther half are looked at by
-themselves, and the larger miss counts.
+misses, and some more where they are few, are no larger than the *spread* (split conformal prediction: Vovk et al.,
+Algorithmic Learning in a Random World, 2005), and where measured pairs are drawn at random nine in ten of the links
+that were not measured are within it, too. They are not quite: neighbours are measured more often than others. So the
+nearer and the farther half are looked at by themselves, and the larger miss counts.
 
 A bandwidth is then cut to the sender's uplink and the receiver's downlink, where they are given. What was measured is
 never changed.
@@ -50,6 +50,10 @@ MANY = 5000
 """Number of measured links from which one part set aside tells as much."""
 COVERED = 0.9
 """Part of the links that were not measured that are to be within the spread."""
+CONFIDENCE = 1.645
+"""Standard deviations by which the number of misses within the spread is above what is expected: so that the spread
+covers as much with a probability of 0.95, also where few misses are known (a distribution-free tolerance bound: Wilks,
+Annals of Mathematical Statistics, 1941; by the normal approximation of the binomial)."""
 FLOOR_MS = 0.5
 """Milliseconds that are added to a delay before an error is a share of it: what a machine adds by itself."""
 UNKNOWN_DELAY, UNKNOWN_RATE = 2.0, 8.0
@@ -199,6 +203,7 @@ def _first_answers(rows: Matrix) -> Matrix:
 
 
 def _quantile(misses: Matrix) -> float:
-    """Return what a further miss exceeds with a probability of at most one in ten."""
-    place = min(len(misses), math.ceil(COVERED * (len(misses) + 1)))
+    """Return what hardly more than one in ten of further misses exceed; the largest where few are known."""
+    count = len(misses)
+    place = min(count, math.ceil(COVERED * (count + 1) + CONFIDENCE * math.sqrt(count * COVERED * (1 - COVERED))))
     return float(np.sort(misses)[place - 1])
