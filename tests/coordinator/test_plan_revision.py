@@ -5,8 +5,9 @@ import itertools
 import numpy as np
 import pytest
 
-from dtfm_coordinator.links.link_table import LinkTable, at_worst
+from dtfm_coordinator.links.link_table import LinkTable
 from dtfm_coordinator.links.plan_revision import DIFFERENT, MOST_REVISIONS, REVISIONS, PlanRevision
+from dtfm_coordinator.links.view_bounds import at_worst
 from dtfm_protocol.discovery.records import Link, LinkReport
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.view.view import NodeView, View

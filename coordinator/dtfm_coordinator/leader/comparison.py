@@ -79,7 +79,7 @@ class Comparison:
         planned: list[Plan] = []
 
         async def look() -> None:
-            standstill = self._standstill(change)
+            standstill = self.standstill(change)
             planned.append(await self._layout_maker.plan_for(self._state.members.ready(), horizon, standstill))
 
         try:
@@ -122,7 +122,7 @@ class Comparison:
         planned: list[Plan] = []
 
         async def look() -> None:
-            members, standstill = state.members.ready(), self._standstill(change)
+            members, standstill = state.members.ready(), self.standstill(change)
             planned.append(await self._layout_maker.plan_for(members, horizon, standstill))
 
         try:
@@ -158,7 +158,7 @@ class Comparison:
             self._watch.forget()
         return heard
 
-    def _standstill(self, change: Change) -> float:
+    def standstill(self, change: Change) -> float:
         """Return the seconds that a change takes besides moving state: twice, where the way back is likely, too."""
         try:
             events = self._events()

@@ -16,6 +16,7 @@ from dtfm_coordinator.leader.lead_context import LeadContext
 from dtfm_coordinator.leader.new_layout import LayoutMaker
 from dtfm_coordinator.leader.next_plan import event_of, next_plan
 from dtfm_coordinator.leader.plan_watch import Change, Failed, PlanWatch
+from dtfm_coordinator.leader.spare_measuring import SpareMeasuring
 from dtfm_coordinator.leader.standstill import Standstill
 from dtfm_coordinator.leader.status_file import StatusFile
 from dtfm_coordinator.membership import reachable_addresses
@@ -142,6 +143,9 @@ class Controller:
             state, self._watch, self._layout_maker, self._driver, self._rows, self._say,
             horizon=lambda: context.planner.horizon, events=partial(event_log.read, context.folder),
         )  # fmt: skip
+        self._spare_measuring = SpareMeasuring(
+            state, context.planner, self._layout_maker, lambda: self._comparison.standstill(Change(""))
+        )
 
     async def attend(self, seconds: float) -> None:
         """Look for profiles every `seconds`, keep the status file fresh, and carry out what is decided, until
@@ -425,7 +429,8 @@ class Controller:
             is_due = self._is_done() or is_asked or self._is_to_be_mended(plan) or self._watch.broken(plan)
             return bool(is_due or self._amender.why_due(plan) or self._watch.wish(plan))
 
-        await self._state.wait(due)
+        if not await self._state.wait(due, self._spare_measuring.pause):
+            return await self._in_spare_moment(plan, due)
         if self._is_done() or self._standstill.is_wanted:
             return None
         self._owner.answer_all(Resumed, f"the run goes on already: step {self._rows.last} of {self._steps} is done")
@@ -442,6 +447,17 @@ class Controller:
         if wishes.open(PlanWanted):
             return replace(self._watch.look_into(plan), why="asked for by the owner", passing="")
         return self._watch.look_into(plan) if self._watch.wish(plan) else None
+
+    async def _in_spare_moment(self, plan: Plan, unless: Callable[[], bool]) -> Change | None:
+        """Have links measured that might make a better plan; return that change where they do. Nothing that is due
+        waits for it."""
+        found: list[bool] = []
+
+        async def look() -> None:
+            found.append(await self._spare_measuring.look(plan))
+
+        await self._state.unless(unless, look())
+        return Change("links that nobody knew are better than was thought", gently=True) if any(found) else None
 
 
 async def _newest(archive: CheckpointCollector) -> Mark:

@@ -82,6 +82,11 @@ class LinkMeasuring:
                         "others find.", short(pair[1]), short(pair[0]),
                     )  # fmt: skip
 
+    async def beside(self, pairs: list[Pair], members: list[Member]) -> None:
+        """Have disjoint pairs of `members` measured that no plan uses, while training goes on; nobody is told, for
+        nobody waits."""
+        await self._measure(pairs, _addresses(members))
+
     async def _measure(self, pairs: list[Pair], addresses: dict[str, tuple[str, ...]]) -> None:
         """Have disjoint pairs measured."""
         await self._have_probed(ProbeRound(id=_now(), pairs=tuple(pairs), addresses=addresses, quick=True))

@@ -83,7 +83,7 @@ class LayoutMaker:
 
     async def step_seconds(self, plan: Plan) -> float:
         """Return what a step of a plan is predicted to take as links are now; 0 where that is not known."""
-        view = self._view(self._members.ready(), ())
+        view = self.view(self._members.ready())
         if not set(plan.peers) <= set(view.ids):
             return 0.0
         cost = (await asyncio.to_thread(self._context.planner.priced, plan, view)).cost
@@ -119,18 +119,24 @@ class LayoutMaker:
         plan: Plan | None = None
         while True:
             await self._say("planning", f"planning for {len(members)} nodes")
-            view = self._view(members, apart)
+            view = self.view(members, apart)
             seen = await asyncio.to_thread(revision.seen, view)  # estimates of many links take a while
             plan = await asyncio.to_thread(planner.plan, seen, self._state.plan, horizon, standstill, plan)
             rounds = await asyncio.to_thread(revision.planned, plan, view)
             if rounds:
                 await self._measuring.rounds_of_plan(rounds, members)
-                view = self._view(members, apart)
+                view = self.view(members, apart)
             if not rounds or revision.stands():
                 view.save(self._context.folder / "view.json")
                 return await asyncio.to_thread(planner.priced, plan, view) if rounds else plan
 
-    def _view(self, members: list[Member], apart: Collection[Quarrel]) -> View:
+    def reachable(self) -> list[Member]:
+        """Return who is ready and can be reached by others."""
+        return self._links.reachable(self._members.ready())
+
+    def view(self, members: list[Member], apart: Collection[Quarrel] = frozenset()) -> View:
+        """Return what is known of `members` and the links between them, of whom the pairs of `apart` have nothing to do
+        with each other."""
         return self._links.view(members, self._context.job.training.precision, self._state.pace.factors(), apart)
 
     async def _gather(self, needed: int, why: str) -> list[Member]:
@@ -200,6 +206,10 @@ class LayoutMaker:
     async def recall(self, peers: Collection[str]) -> None:
         """Take over what `peers` have measured, as `LinkMeasuring.recall`."""
         await self._measuring.recall(peers)
+
+    async def measure_beside(self, pairs: list[Pair], members: list[Member]) -> None:
+        """Have disjoint pairs measured beside training, as `LinkMeasuring.beside`."""
+        await self._measuring.beside(pairs, members)
 
     async def probe(self, members: list[Member], anew: Collection[Pair] = (), *, limits: bool = True) -> None:
         """Have links between `members` measured, as `LinkMeasuring.probe`."""

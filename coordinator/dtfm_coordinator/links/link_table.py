@@ -14,7 +14,7 @@ from dtfm_coordinator.links.probe_rounds import Pair, pair_rounds
 from dtfm_coordinator.membership.members import Member
 from dtfm_protocol.control.messages import ProbeResult
 from dtfm_protocol.discovery.records import LinkReport
-from dtfm_protocol.view.link_matrix import LEAST, Matrix
+from dtfm_protocol.view.link_matrix import Matrix
 from dtfm_protocol.view.missing_links import estimated_latency
 from dtfm_protocol.view.view import LinkWay, NodeView, View
 from dtfm_protocol.wire.stream import Way
@@ -362,18 +362,6 @@ class LinkTable:
         return np.array(
             [[table.get((a, b), failed if self.known(a, b) else np.nan) for b in ids] for a in ids], dtype=np.float64
         ).reshape(len(ids), len(ids))
-
-
-def at_worst(view: View) -> View:
-    """Return a view in which what nobody has measured is as bad as it may well be: at the far end of its spread."""
-    delays, rates = view.estimated_ms, view.estimated_gbps
-    slow, thin = np.isnan(view.latency_ms), np.isnan(view.bandwidth_gbps)
-    return View(
-        nodes=view.nodes,
-        latency_ms=np.where(slow, delays.values * (1 + delays.spread), view.latency_ms),
-        bandwidth_gbps=np.where(thin, np.maximum(LEAST, rates.values / rates.spread), view.bandwidth_gbps),
-        ways=view.ways,
-    )
 
 
 def _least(measured: float | None, allowed: float | None) -> float | None:

@@ -10,9 +10,10 @@ from collections.abc import Mapping
 import numpy as np
 
 from dtfm_coordinator.links.chosen_pairs import in_rounds
-from dtfm_coordinator.links.link_table import LinkTable, at_worst
+from dtfm_coordinator.links.link_table import LinkTable
 from dtfm_coordinator.links.plan_pairs import pairs_of
 from dtfm_coordinator.links.probe_rounds import Pair
+from dtfm_coordinator.links.view_bounds import at_worst
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.view.view import View
 

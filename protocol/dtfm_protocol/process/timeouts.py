@@ -145,6 +145,9 @@ class Timeouts:
     links_read: float = 0.5
     """Limit of reading what peers have published of their links: it is no more than what is known already, or can be
     measured."""
+    spare_look: float = 60.0
+    """Time for which all must have been well before links that a better plan might use are measured beside training:
+    much longer than measuring a few takes, which slows a step."""
     links_calm: float = 3.0
     """Time in which no round of probes must have come before what was found is published: rounds follow each other, and
     the DHT's messages would disturb the next one. The coordinator, which has it by then, does not wait."""

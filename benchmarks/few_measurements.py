@@ -1,0 +1,206 @@
+"""Plans from few measurements beside plans from all: what a step costs under each, on links that are all known.
+
+    python -m benchmarks.few_measurements [--nodes 16 64] [--homes 20] [--out benchmarks/results/few_measurements.md]
+
+On made-up networks the pairs are measured that a coordinator would have measured before its first plan, as in
+`benchmarks.estimates`, and what lines carry in all, where that is less than what links do. The plan is then made as a
+coordinator makes it: on estimates, its links measured, and made anew where they are others than was thought. Beside it
+stands a plan from all links, by the same search with the same limit. Both are judged by the simulator on the true
+links. Searches differ by chance: a plan from all links by another seed says by how much. Then training goes on, and in
+spare moments links are measured that a better plan might use: the last plan is the one in force after some looks.
+"""
+
+import argparse
+import multiprocessing
+from collections.abc import Collection
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+from rich.progress import track
+
+from benchmarks.estimates import measured_few
+from benchmarks.tables import keep, markdown, show
+from benchmarks.world.paced import World
+from dtfm_coordinator.allocator.allocate import allocate
+from dtfm_coordinator.allocator.workload import Workload, predict
+from dtfm_coordinator.links.chosen_pairs import in_rounds
+from dtfm_coordinator.links.plan_pairs import pairs_of
+from dtfm_coordinator.links.plan_revision import PlanRevision
+from dtfm_coordinator.links.probe_rounds import Pair
+from dtfm_coordinator.links.view_bounds import at_best
+from dtfm_lab.networks.catalogue import NETWORKS, network
+from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.view.view import View
+
+NOISE = 0.03
+"""Relative standard deviation of a measurement."""
+LOOKS = 6
+EVALUATIONS = 640_000
+"""Layouts that each search looks at, over the number of nodes: it takes a second or two. So the table is the same on
+every machine."""
+HEADINGS = (
+    "network", "nodes", "pairs measured", "of the plan, too", "step, all pairs known", "another seed",
+    "few pairs", f"after {LOOKS} looks", "pairs of these",
+)  # fmt: skip
+
+
+class FewLinks:
+    """What is known of a network's links, and more and more of it, as `LinkTable` has it for `PlanRevision`."""
+
+    def __init__(self, truth: View, known: View, seed: int) -> None:
+        self._truth, self._draw = truth, np.random.default_rng(seed)
+        self._row = {peer: place for place, peer in enumerate(truth.ids)}
+        self._latency, self._gbps = known.latency_ms.copy(), known.bandwidth_gbps.copy()
+        self._nodes = known.nodes
+        self.count = 0
+        """Pairs that were measured."""
+
+    @property
+    def view(self) -> View:
+        """What is known."""
+        return View(nodes=self._nodes, latency_ms=self._latency, bandwidth_gbps=self._gbps)
+
+    def unmeasured(self, pairs: Collection[frozenset[str]]) -> list[frozenset[str]]:
+        """Those of `pairs` that were not measured."""
+        return [pair for pair in pairs if np.isnan(self._gbps[self._place(tuple(pair))])]
+
+    def doubtful(self, pairs: Collection[frozenset[str]]) -> list[Pair]:
+        """Nobody lies."""
+        return []
+
+    def figures(self, sender: str, receiver: str) -> tuple[float, float, str]:
+        """Gbit/s, milliseconds, and the way, of a measured link."""
+        place = self._place((sender, receiver))
+        return float(self._gbps[place]), float(self._latency[place]), "direct"
+
+    def measure(self, rounds: list[list[Pair]]) -> None:
+        """Measure pairs, each way."""
+        for one, other in (pair for turn in rounds for pair in turn):
+            self.count += 1
+            round_trip = sum(float(self._truth.latency_ms[self._place(link)]) for link in ((one, other), (other, one)))
+            delay = round_trip / 2 * self._off()
+            for link in ((one, other), (other, one)):
+                place = self._place(link)
+                self._latency[place], self._gbps[place] = delay, self._truth.bandwidth_gbps[place] * self._off()
+
+    def _place(self, link: tuple[str, ...]) -> tuple[int, int]:
+        one, other = link
+        return self._row[one], self._row[other]
+
+    def _off(self) -> float:
+        return float(np.exp(NOISE * self._draw.standard_normal()))
+
+
+def found_by(
+    view: View, work: Workload, seed: int = 0, begun: Plan | None = None, in_force: Plan | None = None
+) -> Plan:
+    """Return the plan that a search finds."""
+    return allocate(view, work, seed, evaluations=EVALUATIONS // len(view.ids), begun=begun, in_force=in_force)
+
+
+def with_lines(known: View, truth: View, seed: int) -> View:
+    """Return what is known, with what each node can send and receive in all, as it was measured."""
+    draw = np.random.default_rng(seed)
+
+    def line(gbps: float | None) -> float | None:
+        return None if gbps is None else gbps * float(np.exp(NOISE * draw.standard_normal()))
+
+    both = zip(known.nodes, truth.nodes, strict=True)
+    lines = [(node, {"up_gbps": line(true.up_gbps), "down_gbps": line(true.down_gbps)}) for node, true in both]
+    return known.model_copy(update={"nodes": tuple(node.model_copy(update=update) for node, update in lines)})
+
+
+def planned(links: FewLinks, work: Workload, in_force: Plan | None = None) -> Plan:
+    """Return the plan that a coordinator makes of what is known, measuring what the plan uses."""
+    revision = PlanRevision(links, tied=work.demand.trained_tied_parameters > 0)  # type: ignore[arg-type]
+    plan: Plan | None = None
+    while True:
+        view = links.view
+        plan = found_by(revision.seen(view), work, begun=plan or in_force, in_force=in_force)
+        rounds = revision.planned(plan, view)
+        links.measure(rounds)
+        if not rounds or revision.stands():
+            return plan
+
+
+def looked(links: FewLinks, work: Workload, plan: Plan) -> Plan:
+    """Return the plan in force after some looks in spare moments, as `SpareMeasuring` makes them."""
+    for _ in range(LOOKS):
+        if not _is_other(hoped := found_by(at_best(links.view), work, begun=plan, in_force=plan), plan):
+            return plan
+        pairs = links.unmeasured(pairs_of(hoped))
+        links.measure(in_rounds(pairs)[:1])
+        if _is_other(found_by(links.view, work, begun=plan, in_force=plan), plan):
+            plan = planned(links, work, plan)
+        elif not pairs:
+            return plan
+    return plan
+
+
+def _is_other(found: Plan, plan: Plan) -> bool:
+    return found.routes != plan.routes or found.stages != plan.stages
+
+
+def run(name: str, nodes: int, seed: int) -> tuple[float, ...]:
+    """Return pairs measured before the plan, and for it; seconds of a step from all pairs, from all by another seed,
+    from few, and after looks; and the pairs that these have measured."""
+    truth = World(name, network(name, nodes, seed), micro_batches=2 * nodes).small
+    work = World(name, truth, micro_batches=2 * nodes).work
+
+    def seconds(plan: Plan) -> float:
+        return predict(truth, work, plan).cost.total
+
+    full, other = (seconds(found_by(truth, work, chance)) for chance in (0, 1))
+    known = with_lines(measured_few(truth, seed), truth, seed)
+    before = int((~np.isnan(known.bandwidth_gbps)).sum() - nodes) // 2
+    links = FewLinks(truth, known, seed)
+    plan = planned(links, work)
+    of_plan, few = links.count, seconds(plan)
+    after = looked(links, work, plan)
+    return before, of_plan, full, other, few, seconds(after), links.count - of_plan
+
+
+def row(name: str, nodes: int, runs: list[tuple[float, ...]]) -> tuple[str, ...]:
+    """Return a row under `HEADINGS`: medians, and the worst where there are several."""
+    before, of_plan, full, other, few, after, pairs = (list(column) for column in zip(*runs, strict=True))
+
+    def ratio(found: list[float]) -> str:
+        ratios = sorted(one / best for one, best in zip(found, full, strict=True))
+        return f"{median(ratios):.3f}" + (f" (worst {ratios[-1]:.3f})" if len(ratios) > 1 else "")
+
+    return (
+        name, str(nodes), f"{median(before):.0f} of {nodes * (nodes - 1) // 2}", f"{median(of_plan):.0f}",
+        f"{median(full):.2f} s", ratio(other), ratio(few), ratio(after), f"{median(pairs):.0f}",
+    )  # fmt: skip
+
+
+def main() -> None:
+    """Measure, print, keep."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nodes", type=int, nargs="+", default=[16, 64])
+    parser.add_argument("--homes", type=int, default=20, help="worlds of 64 volunteers at home")
+    parser.add_argument("--networks", nargs="+", default=[name for name in NETWORKS if name != "home"])
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    cases = [(name, nodes, 1) for name in options.networks for nodes in options.nodes]
+    cases += [("home", 64, options.homes)] if options.homes else []
+    every = [(name, nodes, seed) for name, nodes, seeds in cases for seed in range(seeds)]
+    with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as pool:
+        found = dict(zip(every, track(pool.map(run, *zip(*every, strict=True)), total=len(every)), strict=True))
+    rows = [row(name, nodes, [found[name, nodes, seed] for seed in range(seeds)]) for name, nodes, seeds in cases]
+    title = "Steps of plans from few measurements, over those of plans from all"
+    show(title, HEADINGS, rows)
+    command = (
+        f"python -m benchmarks.few_measurements --nodes {' '.join(map(str, options.nodes))} --homes {options.homes}"
+    )
+    words = (
+        'Simulated on the true links. "Another seed" and what follows are shares of the step that the plan from all '
+        f"links takes. Looks, in spare moments of training, are {LOOKS} at most.\n"
+    )
+    keep(options.out, "Plans from few measurements", command, [words, markdown(title, HEADINGS, rows)])
+
+
+if __name__ == "__main__":
+    main()
