@@ -51,7 +51,7 @@ def test_nine_in_ten_delays_are_within_the_spread_that_is_stated_and_no_wide_one
         within.append(np.abs(found - truth)[gaps] <= spread * (found[gaps] + FLOOR_MS))
         spreads.append(spread)
     assert np.concatenate(within).mean() >= COVERED
-    assert np.median(spreads) < 0.5
+    assert np.median(spreads) < 0.6
 
 
 def test_delays_without_any_order_are_said_to_be_uncertain() -> None:

@@ -54,6 +54,9 @@ CONFIDENCE = 1.645
 """Standard deviations by which the number of misses within the spread is above what is expected: so that the spread
 covers as much with a probability of 0.95, also where few misses are known (a distribution-free tolerance bound: Wilks,
 Annals of Mathematical Statistics, 1941; by the normal approximation of the binomial)."""
+SLACK = 1.1
+"""Multiple of a miss up to which another one counts as the same: where many links miss by about as much, a bound that
+lies among these would cover some of them by chance."""
 FLOOR_MS = 0.5
 """Milliseconds that are added to a delay before an error is a share of it: what a machine adds by itself."""
 UNKNOWN_DELAY, UNKNOWN_RATE = 2.0, 8.0
@@ -206,4 +209,4 @@ def _quantile(misses: Matrix) -> float:
     """Return what hardly more than one in ten of further misses exceed; the largest where few are known."""
     count = len(misses)
     place = min(count, math.ceil(COVERED * (count + 1) + CONFIDENCE * math.sqrt(count * COVERED * (1 - COVERED))))
-    return float(np.sort(misses)[place - 1])
+    return SLACK * float(np.sort(misses)[place - 1])
