@@ -1,6 +1,7 @@
 """Pieces of weights that a job begins with, from peers that vanish, lie, or have none."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ import torch
 from dtfm_node.state.base_weights import PieceFetch
 from dtfm_node.state.disk_budget import DiskBudget
 from dtfm_node.state.inventory import Inventory
+from dtfm_node.state.shadowed_base import fetch_shadowed
 from dtfm_node.state.snapshots import Snapshots
 from dtfm_protocol.checkpoint.base_pieces import PieceFolder
 from dtfm_protocol.checkpoint.base_transfers import BASE, serve_base
@@ -16,7 +18,10 @@ from dtfm_protocol.job.resolved_job import BasePiece
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.transport.in_memory import MemoryDataPlane, MemoryNetwork
 from dtfm_protocol.wire.stream import Stream
-from tests.node.engine_swarm import at_once
+from tests.harness.begun_base import begun_with, other_weights
+from tests.node.engine_swarm import at_once, home, job_of
+
+__all__ = ["home"]  # a fixture
 
 PLAN = Plan(version=1, stages=((0, 4),), routes=(("a",), ("b",), ("c",)), author="owner")
 VALUES = {"weight/a": torch.arange(3 << 20, dtype=torch.float32)}
@@ -131,3 +136,47 @@ async def test_a_piece_for_which_the_disk_has_no_room_is_refused_before_it_comes
     with pytest.raises(Refused, match="allow more with --disk"):
         await setting.fetch.run([setting.piece])
     assert not setting.is_here
+
+
+async def test_pieces_ahead_come_from_the_coordinator_and_no_own_one_makes_room(tmp_path: Path) -> None:
+    """Those of the stage have to train, and what this node needs itself goes first."""
+    plan = PLAN.model_copy(update={"stages": ((0, 2), (2, 4)), "routes": (("a", "b"),)})
+    setting = Setting(tmp_path, DiskBudget(1 << 20))
+    own, _ = setting.holdings.pieces.write({"weight/b": torch.zeros(4)})
+    fetch = PieceFetch(MemoryDataPlane(setting.network, "ahead"), plan, setting.holdings, 0.01, 5.0, ahead_of=1)
+    await setting.has("owner", setting.given)
+    await setting.has("b", setting.given)
+    with pytest.raises(Refused, match="allow more with --disk"):
+        await fetch.run([setting.piece])
+    assert setting.holdings.pieces.has(own)
+    setting.holdings = Inventory(Snapshots(tmp_path / "roomy"), at_once)
+    fetch = PieceFetch(MemoryDataPlane(setting.network, "more"), plan, setting.holdings, 0.01, 5.0, ahead_of=1)
+    assert (await fetch.run([setting.piece])).sources == {"owner"}
+
+
+LORA: dict[str, Any] = {"lora": {"r": 2, "lora_alpha": 4.0, "target_modules": ("q_proj",)}}
+
+
+@pytest.mark.parametrize("method", ["lora", "frozen-layers", "full"])
+async def test_a_shadow_fetches_what_is_never_trained_of_its_stage(home: Path, tmp_path: Path, method: str) -> None:
+    """Of four layers "a" has the first half, keeps copies of the other, and lacks the pieces of that alone."""
+    keys = {"lora": LORA, "frozen-layers": {"layers": (1, 3)}, "full": {}}[method]
+    job, given, network = job_of(home, method=method, **keys), PieceFolder(tmp_path / "given"), MemoryNetwork()
+    job = begun_with(job, other_weights(job), given)
+    await MemoryDataPlane(network, "owner").serve(BASE, lambda stream: serve_base(stream, given))
+    plan = Plan(version=1, stages=((0, 2), (2, 4)), routes=(("a", "b"),), shadows=(None, "a"), author="owner")
+    holdings = Inventory(Snapshots(tmp_path / "a"), at_once)
+    await fetch_shadowed(MemoryDataPlane(network, "a"), job, plan, holdings)
+    here = [piece for piece in job.base if holdings.pieces.has(piece.sha256)]
+    bounds = {"lora": [(2, 3), (3, 4), (4, 4)], "frozen-layers": [(2, 3)], "full": []}[method]
+    assert [piece.layers for piece in here] == bounds
+
+
+async def test_a_shadow_without_room_leaves_it_at_that(home: Path, tmp_path: Path) -> None:
+    job, given, network = job_of(home, method="lora", **LORA), PieceFolder(tmp_path / "given"), MemoryNetwork()
+    job = begun_with(job, other_weights(job), given)
+    await MemoryDataPlane(network, "owner").serve(BASE, lambda stream: serve_base(stream, given))
+    plan = Plan(version=1, stages=((0, 2), (2, 4)), routes=(("a", "b"),), shadows=("b", "a"), author="owner")
+    holdings = Inventory(Snapshots(tmp_path / "a", DiskBudget(100)), at_once)
+    await fetch_shadowed(MemoryDataPlane(network, "a"), job, plan, holdings)
+    assert not any(holdings.pieces.has(piece.sha256) for piece in job.base)

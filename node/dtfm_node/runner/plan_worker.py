@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any
 
@@ -24,6 +24,7 @@ from dtfm_node.state.checkpointer import Checkpointer
 from dtfm_node.state.fetch import Fetched
 from dtfm_node.state.inventory import Inventory
 from dtfm_node.state.restore import load_state
+from dtfm_node.state.shadowed_base import fetch_shadowed
 from dtfm_protocol.data.batches import Batches
 from dtfm_protocol.data.token_shards import ShardFolder
 from dtfm_protocol.errors import Refused
@@ -257,6 +258,24 @@ class PlanWorker:
         if resumed >= steps:  # a plan ended between the last step and the checkpoint of it: this one has to hand it in
             rows = self._reporter.unconfirmed()
             await self._checkpointer.keep(state, plan, None, rows, handed_in=True, copied=False, last=True)
+        async with _beside(fetch_shadowed(self._plane, job, plan, holdings)):
+            is_through = await self._steps(plan, state, trainer, timeline, exchange, prepare)
+        if not is_through:
+            return
+        await self._checkpointer.settled()
+        self._reporter.say("training", "all steps done; waiting for the coordinator to keep the result")
+
+    async def _steps(
+        self,
+        plan: Plan,
+        state: TrainingStage,
+        trainer: Trainer,
+        timeline: JobTimeline,
+        exchange: Exchange,
+        prepare: Callable[[int], Awaitable[None]],
+    ) -> bool:
+        """Train step after step; whether it was to the job's last one, and not to the plan's end."""
+        resumed, steps = plan.resume.mark.step, timeline.last_step
         for step in range(resumed + 1, trainer.last_step + 1):
             try:
                 row = await trainer.step(step, prepare)
@@ -265,16 +284,15 @@ class PlanWorker:
                     self._reporter.remember([trainer.final])
                     self._reporter.note(voted=self._evidence.voted(plan))
             if step == resumed + 1:
-                holdings.begun()
+                self._holdings.begun()
             self._reporter.committed(row, steps)
-            self._reporter.note(busy_seconds=machine.take_busy(), received_gbps=exchange.inflow.take())
+            self._reporter.note(busy_seconds=self._machine.take_busy(), received_gbps=exchange.inflow.take())
             self._on_change()
             await self._keep(plan, state, row, timeline, parked=trainer.kept)
             if trainer.over or step == trainer.last_step < steps:
                 self._reporter.say("idle" if trainer.kept else "starting", f"plan {plan.version} ends with step {step}")
-                return
-        await self._checkpointer.settled()
-        self._reporter.say("training", "all steps done; waiting for the coordinator to keep the result")
+                return False
+        return True
 
     async def _load(self, plan: Plan, state: TrainingStage) -> Fetched:
         await self._machine.compute(self._holdings.begin, state, plan.resume.mark)
@@ -291,6 +309,23 @@ class PlanWorker:
             last = parked or row.step == timeline.last_step
             await self._checkpointer.keep(state, plan, row, rows, handed_in=due, copied=copied, last=last)
             self._reporter.hurry()
+
+
+@contextlib.asynccontextmanager
+async def _beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """While the block lasts, do `work`, too; it is given up at the end of the block.
+
+    Raises:
+        Exception: it has failed.
+    """
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+        if not task.cancelled():
+            task.result()
 
 
 def _why(group: BaseExceptionGroup[Exception]) -> tuple[str, str, BaseException]:

@@ -18,6 +18,8 @@
   others
 - `shadow_replication`: copies of snapshots, given to the peers that the plan names to keep them (shadows), and taken
   from others
+- `shadowed_base`: weights that are never trained of the stages of which this node keeps copies, fetched while training
+  goes on
 - `snapshot_writer`: writer of states to this node's disk beside training: one at a time, on a thread of its own
 - `snapshots`: states of stages on this node's disk, its own and those that it keeps for others
 - `source_pace`: pace of one source of a fetch: what it owes, what it has given, and how fast

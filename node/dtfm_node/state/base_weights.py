@@ -90,6 +90,8 @@ class PieceFetch:
     Args:
         retry_seconds: see `Timeouts.tokens_retry`.
         piece_seconds: for a source to send what it is asked for at a time.
+        ahead_of: another stage, whose pieces are fetched in case that this node takes it over: from the coordinator as
+            a rule, as those of the stage have to train; none of the own makes room for them.
     """
 
     def __init__(
@@ -99,9 +101,11 @@ class PieceFetch:
         holdings: Inventory,
         retry_seconds: float = TIMEOUTS.tokens_retry,
         piece_seconds: float = TIMEOUTS.piece,
+        ahead_of: int | None = None,
     ) -> None:
         self._plane, self._plan, self._holdings = plane, plan, holdings
         self._retry_seconds, self._piece_seconds = retry_seconds, piece_seconds
+        self._ahead_of = ahead_of
         self._false: dict[str, str] = {}
         """What those that have lied have done, by peer id."""
 
@@ -130,12 +134,14 @@ class PieceFetch:
         return fetched
 
     def _make_room(self, piece: BasePiece, needed: Iterable[BasePiece]) -> None:
-        if self._holdings.snapshots.budget.room < piece.bytes:
+        if self._ahead_of is None and self._holdings.snapshots.budget.room < piece.bytes:
             self._holdings.pieces.keep_only(one.sha256 for one in needed)
 
     def _sources(self) -> Sequence[str]:
         """Return the peers that serve the same layers, others that may have served them, and last the coordinator."""
         plan, me = self._plan, self._plane.peer_id
+        if self._ahead_of is not None:
+            return [peer for peer in (plan.author, *plan.replicas(self._ahead_of)) if peer != me]
         same = plan.replicas(plan.stage_of(me) or 0)
         others = [peer for peer in (*plan.peers, *plan.idle) if peer not in same] if plan.version > 1 else []
         found = dict.fromkeys([*same, *others[:OTHERS], plan.author])
