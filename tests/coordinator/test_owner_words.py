@@ -58,6 +58,12 @@ PLAN = Plan(stages=((0, 2), (2, 4)), routes=(("a", "b"), ("a", "c")), idle=("d",
         ),
         (
             "planning",
+            f"a -> b may have changed: {FIGURES}",
+            "A better division of the work was found, and is taken up after this step, or at once where that is quicker"
+            ": the connection a -> b may have become faster or slower.",
+        ),
+        (
+            "planning",
             f"the owner changes training.learning_rate = 5: {FIGURES}",
             "The settings change after this step: the owner changes training.learning_rate = 5.",
         ),
@@ -105,6 +111,10 @@ def test_how_fast_a_step_should_be_is_said_where_it_is_known() -> None:
         ("a -> b may have changed", "the connection a -> b may have become faster or slower"),
         (f"a came: {FIGURES}", "a joined"),
         ("a stalled (no room)", "a cannot go on (no room)"),
+        (
+            "links that nobody knew are better than was thought",
+            "connections that were measured meanwhile are better than was thought",
+        ),
     ],
 )
 def test_reasons_are_said_plainly(why: str, said: str) -> None:

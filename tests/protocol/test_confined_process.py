@@ -65,7 +65,7 @@ def asked(what: str, lock: object) -> str:
         ("abc", "cba"),
         ("much", "refused: it takes more than 1.07 GB of memory"),
         ("many", "refused: it takes more than 1.07 GB of memory"),
-        ("long", "refused: it takes more than 2 s"),
+        ("long", "refused: it takes more than 2 s of a processor, or 10 times as long on a busy machine"),
         ("dies", "refused: the process that works it out has ended without an answer"),
         ("bug", "refused: the process that works it out has ended without an answer"),
     ],

@@ -66,7 +66,9 @@ class ConfinedProcess:
         Raises:
             UserError: it took more, or has ended without an answer.
         """
-        too_long = UserError(f"it takes more than {seconds:g} s")
+        too_long = UserError(
+            f"it takes more than {seconds:g} s of a processor, or {_BUSY} times as long on a busy machine"
+        )
         try:
             self._pipe.send_bytes(_BOUNDS.pack(memory, max(1, int(seconds))) + data)
             if not await asyncio.to_thread(self._pipe.poll, _BUSY * seconds):

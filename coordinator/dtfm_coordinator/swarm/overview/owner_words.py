@@ -39,6 +39,7 @@ _REASONS = (
     (r"\bcame$", "joined"),
     (r"\bmay have links that nobody knows", "may be reached better than was known"),
     (r"^(\S+ -> \S+.*) may have changed", r"the connection \1 may have become faster or slower"),
+    (r"^links that nobody knew", "connections that were measured meanwhile"),
     (r"^links have changed, and have stayed as they are since", "connections have changed for good"),
     (r"\bstalled \(", "cannot go on ("),
     (r"^the coordinator is back, and the plan's peers are not all training", "not all machines were found training"),
@@ -175,7 +176,11 @@ def _occasion(why: str) -> str:
         return "The work of who goes is given to others after this step"
     if re.search(r"\bjoined\b", why):
         return "The work is divided anew after this step, among those who are here now"
-    if re.search(r"\b(has|have) become slow|is slow no more|stays slow|may have become|for good$", why):
+    if "may have become faster or slower" in why:
+        return (
+            "A better division of the work was found, and is taken up after this step, or at once where that is quicker"
+        )
+    if re.search(r"\b(has|have) become slow|is slow no more|stays slow|are better than was thought|for good$", why):
         return "A better division of the work was found, and is taken up after this step"
     return "The work is divided anew after this step"
 
