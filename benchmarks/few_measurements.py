@@ -75,15 +75,26 @@ class FewLinks:
         place = self._place((sender, receiver))
         return float(self._gbps[place]), float(self._latency[place]), "direct"
 
+    def delay(self, one: str, other: str) -> float | None:
+        """Milliseconds one way; None where it was not measured."""
+        found = float(self._latency[self._place((one, other))])
+        return None if np.isnan(found) else found
+
     def measure(self, rounds: list[list[Pair]]) -> None:
         """Measure pairs, each way."""
-        for one, other in (pair for turn in rounds for pair in turn):
+        for pair in (pair for turn in rounds for pair in turn):
             self.count += 1
-            round_trip = sum(float(self._truth.latency_ms[self._place(link)]) for link in ((one, other), (other, one)))
-            delay = round_trip / 2 * self._off()
-            for link in ((one, other), (other, one)):
+            self.take_round_trip(pair)
+            for link in (pair, pair[::-1]):
                 place = self._place(link)
-                self._latency[place], self._gbps[place] = delay, self._truth.bandwidth_gbps[place] * self._off()
+                self._gbps[place] = self._truth.bandwidth_gbps[place] * self._off()
+
+    def take_round_trip(self, pair: Pair) -> None:
+        """Measure a pair's round trip alone; all can talk."""
+        places = [self._place(link) for link in (pair, pair[::-1])]
+        delay = sum(float(self._truth.latency_ms[place]) for place in places) / 2 * self._off()
+        for place in places:
+            self._latency[place] = delay
 
     def _place(self, link: tuple[str, ...]) -> tuple[int, int]:
         one, other = link
@@ -114,13 +125,18 @@ def with_lines(known: View, truth: View, seed: int) -> View:
 
 def planned(links: FewLinks, work: Workload, in_force: Plan | None = None) -> Plan:
     """Return the plan that a coordinator makes of what is known, measuring what the plan uses."""
-    revision = PlanRevision(links, tied=work.demand.trained_tied_parameters > 0)  # type: ignore[arg-type]
+    carried = pairs_of(in_force) if in_force is not None else ()
+    tied = work.demand.trained_tied_parameters > 0
+    revision = PlanRevision(links, tied=tied, carried=carried)  # type: ignore[arg-type]
     plan: Plan | None = None
     while True:
         view = links.view
         plan = found_by(revision.seen(view), work, begun=plan or in_force, in_force=in_force)
         rounds = revision.planned(plan, view)
         links.measure(rounds)
+        for peer, others in revision.doors().items():
+            for other in others:
+                links.take_round_trip((peer, other))
         if not rounds or revision.stands():
             return plan
 
@@ -130,7 +146,7 @@ def looked(links: FewLinks, work: Workload, plan: Plan) -> Plan:
     for _ in range(LOOKS):
         if not _is_other(hoped := found_by(at_best(links.view), work, begun=plan, in_force=plan), plan):
             return plan
-        pairs = links.unmeasured(pairs_of(hoped))
+        pairs = links.unmeasured(pairs_of(hoped) - pairs_of(plan))
         links.measure(in_rounds(pairs)[:1])
         if _is_other(found_by(links.view, work, begun=plan, in_force=plan), plan):
             plan = planned(links, work, plan)

@@ -6,12 +6,15 @@ import numpy as np
 import pytest
 
 from dtfm_coordinator.links.link_table import LinkTable
-from dtfm_coordinator.links.plan_revision import DIFFERENT, MOST_REVISIONS, REVISIONS, PlanRevision
+from dtfm_coordinator.links.plan_pairs import pairs_along, pairs_of
+from dtfm_coordinator.links.plan_revision import DIFFERENT, MOST_REVISIONS, MOST_ROUNDS, REVISIONS, PlanRevision
 from dtfm_coordinator.links.view_bounds import at_worst
+from dtfm_protocol.control.messages import ProbeResult, ProbeRound
 from dtfm_protocol.discovery.records import Link, LinkReport
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.view.view import NodeView, View
 from tests.coordinator.laid_out_swarm import Swarm, ids_of, swarm
+from tests.coordinator.peers import plan_of
 from tests.coordinator.test_link_table import member
 
 __all__ = ["swarm"]  # a fixture
@@ -108,6 +111,60 @@ def test_at_worst_nothing_that_was_measured_changes_and_nothing_else_is_better()
     assert isinstance(worst.nodes[0], NodeView)
 
 
+MANY = [f"p{number:02}" for number in range(24)]
+REPLICAS = Plan(version=1, stages=((0, 1),), routes=tuple((peer,) for peer in MANY))
+
+
+def many(links: LinkTable) -> View:
+    return links.view([member(peer) for peer in MANY], "fp32")
+
+
+def test_of_a_stage_of_many_replicas_some_rounds_are_measured_and_the_other_doors_are_tried() -> None:
+    links = LinkTable()
+    revision = PlanRevision(links, tied=False)
+    rounds = revision.planned(REPLICAS, many(links))
+    assert len(rounds) == MOST_ROUNDS
+    measured = {frozenset(pair) for turn in rounds for pair in turn}
+    doors = revision.doors()
+    left = {frozenset((peer, other)) for peer, others in doors.items() for other in others}
+    assert measured | left == {frozenset(pair) for pair in itertools.combinations(MANY, 2)}
+    assert sum(map(len, doors.values())) == len(left), "each is tried by one end"
+    assert max(map(len, doors.values())) <= len(MANY) / 2 + 1
+
+
+def test_who_does_not_answer_is_measured_by_itself_and_who_cannot_talk_has_the_plan_made_anew() -> None:
+    links = LinkTable()
+    revision = PlanRevision(links, tied=False)
+    measure(links, revision.planned(REPLICAS, many(links)), link(1.0))
+    doors = revision.doors()
+    mute = next(iter(doors)), next(iter(doors.values()))[0]
+    turn = ProbeRound(id=7, echoes=doors, addresses={})
+    links.requests.ask(turn)
+    for peer, others in doors.items():
+        found = {other: 20.0 for other in others if (peer, other) != mute}
+        links.answered(peer, ProbeResult(round=7, echoes=found))
+    assert [{*pair} for turn in revision.shut() for pair in turn] == [{*mute}]
+    links.tried([mute])
+    assert not revision.stands()
+
+
+def test_links_along_pipelines_are_measured_before_those_of_replicas() -> None:
+    plan = Plan(version=1, stages=((0, 1), (1, 2)), routes=tuple(zip(MANY[:12], MANY[12:], strict=True)))
+    links = LinkTable()
+    rounds = PlanRevision(links, tied=False).planned(plan, many(links))
+    assert len(rounds) == MOST_ROUNDS
+    assert {frozenset(pair) for pair in rounds[0]} == pairs_along(plan)
+
+
+def test_links_that_carry_training_are_left_to_its_frames() -> None:
+    links = LinkTable()
+    carried = pairs_of(REPLICAS)
+    revision = PlanRevision(links, tied=False, carried=carried)
+    assert revision.planned(REPLICAS, many(links)) == []
+    assert revision.doors() == {}
+    assert revision.stands()
+
+
 async def test_before_a_first_plan_of_many_few_links_are_measured_and_then_those_of_the_plan(swarm: Swarm) -> None:
     swarm.planner.chosen = "abcd"
     peers = [chr(ord("a") + number) for number in range(20)]
@@ -123,6 +180,25 @@ async def test_before_a_first_plan_of_many_few_links_are_measured_and_then_those
     swarm.control.said.clear()
     await swarm.probe()
     assert swarm.rounds == []
+
+
+async def test_before_a_first_plan_of_many_replicas_no_more_rounds_are_measured_than_of_fewer(swarm: Swarm) -> None:
+    peers = [f"p{number}" for number in range(50)]
+    await swarm.join(*peers)
+    await swarm.probe()
+    swarm.control.said.clear()
+    assert set((await swarm.layout()).peers) == set(peers)
+    measured = [turn for turn in swarm.rounds if turn.pairs]
+    tried = [turn for turn in swarm.rounds if turn.echoes]
+    assert len(measured) == MOST_ROUNDS
+    assert len(tried) == 2, "a peer tries 16 others at a time"
+    links = swarm.state.links
+    assert all(links.delay(*pair) is not None for pair in itertools.combinations(peers, 2))
+    assert {phase.text for phase in swarm.phases} >= {"trying who can talk to whom"}
+    swarm.state.plan = plan_of(*peers)
+    swarm.control.said.clear()
+    await swarm.layout()
+    assert swarm.rounds == [], "its links carry training now"
 
 
 async def test_a_link_of_the_plan_that_is_slow_has_it_made_anew(swarm: Swarm) -> None:

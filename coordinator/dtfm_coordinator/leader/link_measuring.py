@@ -3,13 +3,13 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 
 from dtfm_coordinator.leader.lead_context import LeadContext
 from dtfm_coordinator.links.link_degradation import Pair
 from dtfm_coordinator.membership.members import Member
 from dtfm_coordinator.swarm.swarm_state import SwarmState
-from dtfm_protocol.control.messages import PROBE, ProbeRound
+from dtfm_protocol.control.messages import ECHO_LIMIT, PROBE, ProbeRound
 from dtfm_protocol.discovery.records import LinkReport
 from dtfm_protocol.identity.keys import short
 from dtfm_protocol.process.logs import log
@@ -81,6 +81,15 @@ class LinkMeasuring:
                         "%s has told much more of its link with %s than that one finds: it is believed up to what "
                         "others find.", short(pair[1]), short(pair[0]),
                     )  # fmt: skip
+
+    async def doors_of_plan(self, doors: Mapping[str, tuple[str, ...]], members: list[Member]) -> None:
+        """Have each of `doors` take round trips to the others that are named with it, all at once."""
+        most = max(map(len, doors.values()))
+        for first in range(0, most, ECHO_LIMIT):
+            some = {peer: others[first : first + ECHO_LIMIT] for peer, others in doors.items() if len(others) > first}
+            await self._say("probing", "trying who can talk to whom")
+            turn = ProbeRound(id=_now(), echoes=some, addresses=_addresses(members))
+            await self._have_probed(turn, self._timeouts.echo_round)
 
     async def beside(self, pairs: list[Pair], members: list[Member]) -> None:
         """Have disjoint pairs of `members` measured that no plan uses, while training goes on; nobody is told, for

@@ -11,6 +11,7 @@ from dtfm_coordinator.leader.link_measuring import LinkMeasuring
 from dtfm_coordinator.leader.planner import Planner
 from dtfm_coordinator.links.link_degradation import Pair
 from dtfm_coordinator.links.peer_limits import FAN
+from dtfm_coordinator.links.plan_pairs import pairs_of
 from dtfm_coordinator.links.plan_revision import PlanRevision
 from dtfm_coordinator.membership.members import Member
 from dtfm_coordinator.swarm.swarm_state import SwarmState
@@ -115,7 +116,9 @@ class LayoutMaker:
             UserError: no layout fits.
         """
         planner = self._context.planner
-        revision = PlanRevision(self._links, tied=planner.is_tied)
+        before = self._state.plan
+        carried = pairs_of(before, tied=planner.is_tied) if before is not None else frozenset[frozenset[str]]()
+        revision = PlanRevision(self._links, tied=planner.is_tied, carried=carried)
         plan: Plan | None = None
         while True:
             await self._say("planning", f"planning for {len(members)} nodes")
@@ -125,7 +128,12 @@ class LayoutMaker:
             rounds = await asyncio.to_thread(revision.planned, plan, view)
             if rounds:
                 await self._measuring.rounds_of_plan(rounds, members)
-                view = self.view(members, apart)
+            if doors := revision.doors():
+                await self._measuring.doors_of_plan(doors, members)
+                if shut := await asyncio.to_thread(revision.shut):
+                    await self._measuring.rounds_of_plan(shut, members)
+                    rounds += shut
+            view = self.view(members, apart)
             if not rounds or revision.stands():
                 view.save(self._context.folder / "view.json")
                 return await asyncio.to_thread(planner.priced, plan, view) if rounds else plan

@@ -73,7 +73,9 @@ class SpareMeasuring:
         links, members = self._state.links, self._layout_maker.reachable()
         view = self._layout_maker.view(members)
         hoped = await self._better(plan, at_best(view)) if not is_measured(view) else None
-        pairs = links.unmeasured(pairs_of(hoped, tied=self._planner.is_tied)) if hoped is not None else []
+        tied = self._planner.is_tied
+        # What a link carries that training uses, its frames tell.
+        pairs = links.unmeasured(pairs_of(hoped, tied=tied) - pairs_of(plan, tied=tied)) if hoped is not None else []
         if not pairs:
             self._settled = self._situation(plan)
             return hoped is not None

@@ -14,5 +14,9 @@ def pairs_of(plan: Plan, *, tied: bool = False) -> frozenset[frozenset[str]]:
     groups = [plan.replicas(stage) for stage in range(len(plan.stages))]
     if tied:
         groups.append(tuple(dict.fromkeys((*groups[0], *groups[-1]))))
-    along = {frozenset(pair) for route in plan.pipelines for pair in pairwise(route)}
-    return frozenset(along | {frozenset(pair) for group in groups for pair in combinations(group, 2)})
+    return pairs_along(plan) | {frozenset(pair) for group in groups for pair in combinations(group, 2)}
+
+
+def pairs_along(plan: Plan) -> frozenset[frozenset[str]]:
+    """Return the pairs that are neighbours of a route."""
+    return frozenset(frozenset(pair) for route in plan.pipelines for pair in pairwise(route))

@@ -1,17 +1,20 @@
 """Revision of a plan that was made on estimates: its links are measured before they carry anything, and where they are
 others than was thought it is made anew. Pure.
 
+In a stage of many replicas each has a link with each. So many nobody waits for: some rounds are measured, those along
+pipelines first, and of the other pairs it is only tried whether they can talk. What these carry training's frames tell.
+
 Whoever picks the best of many estimates picks those that are too good: so what was not measured counts at its estimate
 for the first plans, and at the far end of its spread for the last, which then has little to lose.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection
 
 import numpy as np
 
 from dtfm_coordinator.links.chosen_pairs import in_rounds
 from dtfm_coordinator.links.link_table import LinkTable
-from dtfm_coordinator.links.plan_pairs import pairs_of
+from dtfm_coordinator.links.plan_pairs import pairs_along, pairs_of
 from dtfm_coordinator.links.probe_rounds import Pair
 from dtfm_coordinator.links.view_bounds import at_worst
 from dtfm_protocol.plan.plan import Plan
@@ -27,28 +30,40 @@ MOST_REVISIONS = 6
 """Times that it is made anew because peers cannot talk that it would have talk; then that is left to the run."""
 
 
-class PlanRevision:
-    """Revision of one plan: tell what was `planned`, measure that, and ask whether it `stands`."""
+MOST_ROUNDS = 6
+"""Rounds that are measured before a plan stands or is made anew: each takes some seconds."""
+Round = list[Pair]
+"""Disjoint pairs that measure at the same time, the first of each the other."""
 
-    def __init__(self, links: LinkTable, *, tied: bool) -> None:
+
+class PlanRevision:
+    """Revision of one plan: tell what was `planned`, measure that, try the `doors` that are left, measure who did not
+    answer there (`shut`), and ask whether it `stands`."""
+
+    def __init__(self, links: LinkTable, *, tied: bool, carried: Collection[frozenset[str]] = frozenset()) -> None:
         """Nothing was planned yet.
 
         Args:
             links: what is known of links; measurements are to be put there.
             tied: whether first and last stage reduce an embedding that they share.
+            carried: pairs whose links carry training already.
         """
-        self._links, self._tied = links, tied
+        self._links, self._tied, self._carried = links, tied, frozenset(carried)
+        self._left: list[frozenset[str]] = []
+        """Pairs of the plan that are not measured, as there are too many."""
         self._turn = 0
         self._doubted: set[frozenset[str]] = set()
         """Pairs that were measured by the other end, too."""
-        self._thought: Mapping[Pair, tuple[float, float]] = {}
+        self._view: View | None = None
+        """What was known when the plan was made."""
+        self._thought: dict[Pair, tuple[float, float]] = {}
         """Gbit/s and milliseconds of the links that are being measured, as they were estimated."""
 
     def seen(self, view: View) -> View:
         """Return the view on which the next plan is to be made."""
         return at_worst(view) if self._turn >= REVISIONS else view
 
-    def planned(self, plan: Plan, view: View) -> list[list[Pair]]:
+    def planned(self, plan: Plan, view: View) -> list[Round]:
         """Return the rounds of disjoint pairs that are to be measured before `plan` begins; none where all are known.
 
         The first of a pair measures: of one whose rates were too good to be believed, the end that has not told them.
@@ -59,17 +74,43 @@ class PlanRevision:
         used = pairs_of(plan, tied=self._tied)
         doubted = [pair for pair in self._links.doubtful(used) if frozenset(pair) not in self._doubted]
         self._doubted |= set(map(frozenset, doubted))
-        pairs = [*self._links.unmeasured(used), *map(frozenset, doubted)]
-        row = {peer: place for place, peer in enumerate(view.ids)}
-        gbps, delays = view.estimated_gbps.values, view.estimated_ms.values
-        both = [pair for one in pairs for pair in (tuple(sorted(one)), tuple(sorted(one, reverse=True)))]
-        self._thought = {
-            (one, other): (float(gbps[row[one], row[other]]), float(delays[row[one], row[other]]))
-            for one, other in both
-        }
+        pairs = [*self._links.unmeasured(used - self._carried), *map(frozenset, doubted)]
+        rounds = in_rounds(pairs)
+        if len(rounds) > MOST_ROUNDS:
+            along = pairs_along(plan)
+            rounds = in_rounds(pair for pair in pairs if pair in along)[:MOST_ROUNDS]
+            rounds += in_rounds(pair for pair in pairs if pair not in along)[: MOST_ROUNDS - len(rounds)]
+        chosen = {frozenset(pair) for turn in rounds for pair in turn}
+        self._left = sorted((pair for pair in pairs if pair not in chosen), key=sorted)
+        self._view, self._thought = view, {}
         self._turn += 1
         first = {frozenset(pair): pair for pair in doubted}
-        return [[first.get(frozenset(pair), pair) for pair in turn] for turn in in_rounds(pairs)]
+        return self._expecting([[first.get(frozenset(pair), pair) for pair in turn] for turn in rounds])
+
+    def doors(self) -> dict[str, tuple[str, ...]]:
+        """Return who is to try to whom it can talk, of the plan's pairs that are not measured."""
+        found: dict[str, list[str]] = {}
+        for pair in self._left:
+            one, other = sorted(pair)
+            if self._links.delay(one, other) is None:
+                teller, asked = (one, other) if len(found.get(one, ())) <= len(found.get(other, ())) else (other, one)
+                found.setdefault(teller, []).append(asked)
+        return {peer: tuple(others) for peer, others in found.items()}
+
+    def shut(self) -> list[Round]:
+        """Return the rounds of pairs that are to be measured because one has not answered the other."""
+        silent = [pair for pair in self._left if self._links.delay(*pair) is None]
+        return self._expecting(in_rounds(silent)[:MOST_ROUNDS])
+
+    def _expecting(self, rounds: list[Round]) -> list[Round]:
+        """Remember what is thought of pairs that are measured."""
+        assert self._view is not None
+        row = {peer: place for place, peer in enumerate(self._view.ids)}
+        gbps, delays = self._view.estimated_gbps.values, self._view.estimated_ms.values
+        for one, other in (pair for turn in rounds for link in turn for pair in (link, link[::-1])):
+            here, there = row[one], row[other]
+            self._thought[one, other] = float(gbps[here, there]), float(delays[here, there])
+        return rounds
 
     def stands(self) -> bool:
         """Whether the plan is to begin, now that its links were measured."""
