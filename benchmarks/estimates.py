@@ -3,7 +3,7 @@
     python -m benchmarks.estimates [--nodes 16 64] [--seeds 5] [--out benchmarks/results/estimates.md]
 
 On made-up networks, whose every link is known, the pairs are measured that a coordinator would have measured before its
-first plan: round trips of each node to eight others, and rates with three. Each measurement is off by some per cent. No
+first plan: round trips of each node to eight others, and rates with two. Each measurement is off by some per cent. No
 node says where it is, or what line it has. Nothing is timed: the table is the same on every machine.
 """
 

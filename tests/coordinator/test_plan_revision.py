@@ -156,13 +156,20 @@ def test_links_along_pipelines_are_measured_before_those_of_replicas() -> None:
     assert {frozenset(pair) for pair in rounds[0]} == pairs_along(plan)
 
 
-def test_links_that_carry_training_are_left_to_its_frames() -> None:
+def test_links_that_carry_training_are_left_to_its_frames_unless_a_peer_has_come_back() -> None:
     links = LinkTable()
-    carried = pairs_of(REPLICAS)
-    revision = PlanRevision(links, tied=False, carried=carried)
-    assert revision.planned(REPLICAS, many(links)) == []
+    heard = {peer: tuple(other for other in MANY if other < peer)[:16] for peer in MANY[1:17]}
+    links.requests.ask(ProbeRound(id=7, echoes=heard, addresses={}))
+    for peer, others in heard.items():
+        links.answered(peer, ProbeResult(round=7, echoes=dict.fromkeys(others, 20.0)))
+    plan = REPLICAS.model_copy(update={"routes": tuple((peer,) for peer in MANY[:17])})
+    plan = Plan.model_validate(plan.model_dump(include={"version", "stages", "routes"}))
+    revision = PlanRevision(links, tied=False, carried=pairs_of(plan))
+    assert revision.planned(plan, many(links)) == []
     assert revision.doors() == {}
     assert revision.stands()
+    links.forget("p03")
+    assert {peer for turn in revision.planned(plan, many(links)) for pair in turn for peer in pair} >= {"p03"}
 
 
 async def test_before_a_first_plan_of_many_few_links_are_measured_and_then_those_of_the_plan(swarm: Swarm) -> None:

@@ -1,9 +1,10 @@
 """Choice of the pairs that are measured: few for each peer, however many there are, and those that tell most. Pure.
 
 Every peer takes round trips to a few others, all at once; from these all delays are estimated. Its rates it measures
-with `PARTNERS` others, one after the other: with its nearest, for neighbours may have a better way than through the
-world; with whoever sends fastest, for only then does its own downlink show; with one that is drawn, for what was chosen
-for a reason says less about the rest. Then come the pairs that a plan is about to use.
+with `PARTNERS` others, one after the other, which takes seconds each: with its nearest, for neighbours may have a
+better way than through the world; with whoever sends fastest, for only then does its own downlink show. With a third
+one, drawn, rates are estimated better, and plans are no better for it (benchmarks/few_measurements.py): the pairs that
+a plan is about to use are measured in any case.
 """
 
 import itertools
@@ -15,8 +16,10 @@ import numpy.typing as npt
 from dtfm_protocol.view.link_matrix import Matrix
 
 Flags = npt.NDArray[np.bool_]
-PARTNERS = 3
-"""Others with whom each peer measures rates before plans are made; of fewer, all."""
+PARTNERS = 2
+"""Others with whom each peer measures rates before plans are made."""
+FEW = 4
+"""Peers of which all pairs are measured: that takes no longer."""
 ECHOES = 8
 """Others to which each peer takes round trips."""
 LANDMARKS = 4
@@ -41,13 +44,18 @@ def echoes(count: int, is_new: Flags, known: Flags) -> dict[int, list[int]]:
     return {peer: others for peer, others in wanted.items() if others}
 
 
+def partners(count: int) -> int:
+    """Return with how many others each of so many peers measures rates."""
+    return count - 1 if count <= FEW else PARTNERS
+
+
 def is_stranger(tried: Flags) -> Flags:
     """Return who has too few partners yet, shape (N,).
 
     Args:
         tried: pairs that were measured, or tried in vain, shape (N, N), symmetric, diagonal False.
     """
-    few: Flags = tried.sum(axis=1) < min(PARTNERS, len(tried) - 1)
+    few: Flags = tried.sum(axis=1) < partners(len(tried))
     return few
 
 
@@ -61,22 +69,20 @@ def next_partners(tried: Flags, delays: Matrix, gbps: Matrix) -> list[tuple[int,
         delays: of all pairs, measured or estimated, shape (N, N).
         gbps: measured rates; NaN where there is none, shape (N, N).
     """
-    partners = tried.sum(axis=1)
+    known = tried.sum(axis=1)
     sends = np.where(np.isnan(gbps), 0.0, gbps).max(axis=1, initial=0.0)
     busy: set[int] = set()
     pairs = []
-    strangers = sorted(np.flatnonzero(is_stranger(tried)).tolist(), key=lambda peer: (int(partners[peer]), peer))
+    strangers = sorted(np.flatnonzero(is_stranger(tried)).tolist(), key=lambda peer: (int(known[peer]), peer))
     for peer in strangers:
         free = [other for other in range(len(tried)) if other != peer and other not in busy and not tried[peer, other]]
         if peer in busy or not free:
             continue
-        drawn = np.random.default_rng((peer, int(partners[peer]))).permutation(len(tried))
-        if partners[peer] == 0:
+        drawn = np.random.default_rng((peer, int(known[peer]))).permutation(len(tried))
+        if known[peer] == 0:
             chosen = min(free, key=lambda other: (delays[peer, other], drawn[other]))
-        elif partners[peer] == 1:
-            chosen = min(free, key=lambda other: (-sends[other], drawn[other]))
         else:
-            chosen = min(free, key=lambda other: drawn[other])
+            chosen = min(free, key=lambda other: (-sends[other], drawn[other]))
         pairs.append((chosen, peer))
         busy |= {peer, chosen}
     return pairs

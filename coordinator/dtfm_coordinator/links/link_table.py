@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dtfm_coordinator.links.chosen_pairs import PARTNERS, Flags, echoes, in_rounds, is_stranger, next_partners
+from dtfm_coordinator.links.chosen_pairs import FEW, Flags, echoes, in_rounds, is_stranger, next_partners, partners
 from dtfm_coordinator.links.link_claims import LinkClaims, contradicts, doubtful
 from dtfm_coordinator.links.peer_limits import PeerLimits
 from dtfm_coordinator.links.probe_requests import ProbeRequests
@@ -244,7 +244,7 @@ class LinkTable:
 
     def _lacks(self, peer: str, others: Sequence[str]) -> int:
         """With how many more of `others` the link of `peer` is to be measured, or tried, for the rest to be known."""
-        wanted = min(PARTNERS, sum(other != peer for other in others))
+        wanted = partners(1 + sum(other != peer for other in others))
         tried = 0
         for other in others:
             tried += other != peer and (self.known(peer, other) or self._measured(peer, other))
@@ -261,7 +261,7 @@ class LinkTable:
         Args:
             anew: links that are measured in any case, first.
         """
-        if len(peers) <= PARTNERS + 1:
+        if len(peers) <= FEW:
             yield from pair_rounds(peers, self._measured)
             return
         yield from in_rounds({frozenset(pair) for pair in anew if {*pair} <= {*peers}})
@@ -276,7 +276,7 @@ class LinkTable:
     def echoes(self, peers: Sequence[str]) -> dict[str, tuple[str, ...]]:
         """To which others each of `peers` that is yet to be measured takes round trips; nothing where all pairs are
         measured anyway."""
-        if len(peers) <= PARTNERS + 1:
+        if len(peers) <= FEW:
             return {}
         new = is_stranger(self._flags(peers, lambda one, other: self.known(one, other) or self._measured(one, other)))
         has_delay = self._flags(

@@ -46,7 +46,8 @@ class PlanRevision:
         Args:
             links: what is known of links; measurements are to be put there.
             tied: whether first and last stage reduce an embedding that they share.
-            carried: pairs whose links carry training already.
+            carried: pairs whose links carry training already; a link of which not even the delay is known has come
+                back, and is no such one.
         """
         self._links, self._tied, self._carried = links, tied, frozenset(carried)
         self._left: list[frozenset[str]] = []
@@ -74,7 +75,8 @@ class PlanRevision:
         used = pairs_of(plan, tied=self._tied)
         doubted = [pair for pair in self._links.doubtful(used) if frozenset(pair) not in self._doubted]
         self._doubted |= set(map(frozenset, doubted))
-        pairs = [*self._links.unmeasured(used - self._carried), *map(frozenset, doubted)]
+        carried = {pair for pair in used & self._carried if self._links.delay(*pair) is not None}
+        pairs = [*self._links.unmeasured(used - carried), *map(frozenset, doubted)]
         rounds = in_rounds(pairs)
         if len(rounds) > MOST_ROUNDS:
             along = pairs_along(plan)
