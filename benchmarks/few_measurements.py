@@ -128,17 +128,19 @@ def planned(links: FewLinks, work: Workload, in_force: Plan | None = None) -> Pl
     carried = pairs_of(in_force) if in_force is not None else ()
     tied = work.demand.trained_tied_parameters > 0
     revision = PlanRevision(links, tied=tied, carried=carried)  # type: ignore[arg-type]
-    plan: Plan | None = None
+    plan, made = None, list[Plan]()
     while True:
         view = links.view
         plan = found_by(revision.seen(view), work, begun=plan or in_force, in_force=in_force)
+        made.append(plan)
         rounds = revision.planned(plan, view)
         links.measure(rounds)
         for peer, others in revision.doors().items():
             for other in others:
                 links.take_round_trip((peer, other))
         if not rounds or revision.stands():
-            return plan
+            known = links.view
+            return plan if in_force else min(reversed(made), key=lambda one: predict(known, work, one).cost.total)
 
 
 def looked(links: FewLinks, work: Workload, plan: Plan) -> Plan:

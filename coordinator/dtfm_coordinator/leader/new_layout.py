@@ -120,11 +120,13 @@ class LayoutMaker:
         carried = pairs_of(before, tied=planner.is_tied) if before is not None else frozenset[frozenset[str]]()
         revision = PlanRevision(self._links, tied=planner.is_tied, carried=carried)
         plan: Plan | None = None
+        made: list[Plan] = []
         while True:
             await self._say("planning", f"planning for {len(members)} nodes")
             view = self.view(members, apart)
             seen = await asyncio.to_thread(revision.seen, view)  # estimates of many links take a while
             plan = await asyncio.to_thread(planner.plan, seen, self._state.plan, horizon, standstill, plan)
+            made.append(plan)
             rounds = await asyncio.to_thread(revision.planned, plan, view)
             if rounds:
                 await self._measuring.rounds_of_plan(rounds, members)
@@ -136,6 +138,8 @@ class LayoutMaker:
             view = self.view(members, apart)
             if not rounds or revision.stands():
                 view.save(self._context.folder / "view.json")
+                if before is None and len(made) > 1:  # the links of all are known now
+                    return await asyncio.to_thread(planner.best_of, made, view)
                 return await asyncio.to_thread(planner.priced, plan, view) if rounds else plan
 
     def reachable(self) -> list[Member]:
