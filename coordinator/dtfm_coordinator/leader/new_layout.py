@@ -138,7 +138,7 @@ class LayoutMaker:
             view = self.view(members, apart)
             if not rounds or revision.stands():
                 view.save(self._context.folder / "view.json")
-                if before is None and len(made) > 1:  # the links of all are known now
+                if before is None and len(made) > 1:  # of the links of each more is known than when it was made
                     return await asyncio.to_thread(planner.best_of, made, view)
                 return await asyncio.to_thread(planner.priced, plan, view) if rounds else plan
 

@@ -28,8 +28,6 @@ REVISIONS = 2
 """Times that a plan is made anew because links are slower or faster than was thought."""
 MOST_REVISIONS = 6
 """Times that it is made anew because peers cannot talk that it would have talk; then that is left to the run."""
-
-
 MOST_ROUNDS = 6
 """Rounds that are measured before a plan stands or is made anew: each takes some seconds."""
 Round = list[Pair]
@@ -79,9 +77,9 @@ class PlanRevision:
         pairs = [*self._links.unmeasured(used - carried), *map(frozenset, doubted)]
         rounds = in_rounds(pairs)
         if len(rounds) > MOST_ROUNDS:
-            along = pairs_along(plan)
-            rounds = in_rounds(pair for pair in pairs if pair in along)[:MOST_ROUNDS]
-            rounds += in_rounds(pair for pair in pairs if pair not in along)[: MOST_ROUNDS - len(rounds)]
+            before = pairs_along(plan) | set(map(frozenset, doubted))
+            rounds = in_rounds(pair for pair in pairs if pair in before)[:MOST_ROUNDS]
+            rounds += in_rounds(pair for pair in pairs if pair not in before)[: MOST_ROUNDS - len(rounds)]
         chosen = {frozenset(pair) for turn in rounds for pair in turn}
         self._left = sorted((pair for pair in pairs if pair not in chosen), key=sorted)
         self._view, self._thought = view, {}
