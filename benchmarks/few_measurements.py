@@ -25,6 +25,7 @@ from benchmarks.tables import keep, markdown, show
 from benchmarks.world.paced import World
 from dtfm_coordinator.allocator.allocate import allocate
 from dtfm_coordinator.allocator.workload import Workload, predict
+from dtfm_coordinator.leader.new_layout import WORTH
 from dtfm_coordinator.links.chosen_pairs import in_rounds
 from dtfm_coordinator.links.plan_pairs import pairs_of
 from dtfm_coordinator.links.plan_revision import PlanRevision
@@ -132,6 +133,10 @@ def planned(links: FewLinks, work: Workload, in_force: Plan | None = None) -> Pl
     while True:
         view = links.view
         plan = found_by(revision.seen(view), work, begun=plan or in_force, in_force=in_force)
+        if made and not in_force:
+            best = min(made, key=lambda one: predict(links.view, work, one).cost.total)
+            if predict(view, work, plan).cost.total >= WORTH * predict(view, work, best).cost.total:
+                return best
         made.append(plan)
         rounds = revision.planned(plan, view)
         links.measure(rounds)
@@ -140,7 +145,7 @@ def planned(links: FewLinks, work: Workload, in_force: Plan | None = None) -> Pl
                 links.take_round_trip((peer, other))
         if not rounds or revision.stands():
             known = links.view
-            return plan if in_force else min(reversed(made), key=lambda one: predict(known, work, one).cost.total)
+            return plan if in_force else min(made, key=lambda one: predict(known, work, one).cost.total)
 
 
 def looked(links: FewLinks, work: Workload, plan: Plan) -> Plan:

@@ -220,3 +220,32 @@ async def test_a_link_of_the_plan_that_is_slow_has_it_made_anew(swarm: Swarm) ->
     assert len(swarm.planned) == 2
     assert [begun and begun.peers for begun in swarm.planner.begun] == [None, plan.peers], "it goes on from the first"
     assert np.nanmin(np.where(np.eye(12), np.nan, swarm.planner.views[-1].bandwidth_gbps)) == 0.01
+
+
+@pytest.mark.parametrize(("seconds", "kept"), [((2.0, 1.95), True), ((2.0, 1.5), False), ((np.inf, 1.95), False)])
+async def test_before_a_run_no_links_are_measured_for_a_plan_that_is_hardly_better(
+    swarm: Swarm, seconds: tuple[float, float], kept: bool
+) -> None:
+    """The first plan's link is slower than was thought; the second one has another peer."""
+    await swarm.join(*"abcdefghijkl")
+    await swarm.probe()
+    (unknown, *others) = (
+        sorted(pair)
+        for pair in swarm.state.links.unmeasured([frozenset(pair) for pair in itertools.combinations("abcdefgh", 2)])
+    )
+    second = next(pair for pair in others if pair != unknown)
+    swarm.gbps[frozenset(unknown)] = 0.01
+    made: list[Plan] = []
+    plan = swarm.planner.plan
+
+    def one_after_the_other(*arguments: object) -> Plan:
+        swarm.planner.chosen = "".join(unknown if not made else second)
+        made.append(plan(*arguments))  # type: ignore[arg-type]
+        return made[-1]
+
+    swarm.planner.plan = one_after_the_other  # type: ignore[method-assign, assignment]
+    swarm.planner.seconds_of = lambda plan, view: seconds[plan.peers != made[0].peers]
+    swarm.control.said.clear()
+    assert list((await swarm.layout()).peers) == (unknown if kept else second)
+    assert len(made) == 2
+    assert ("".join(second) in swarm.asked) is not kept

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Awaitable, Callable, Collection, Iterator
 
 from dtfm_coordinator.allocator.foundations.shapes import NotEnoughNodes
@@ -19,6 +20,9 @@ from dtfm_protocol.errors import UserError
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.process.timeouts import TIMEOUTS, Timeouts
 from dtfm_protocol.view.view import View
+
+WORTH = 0.95
+"""Share of the best step so far that a plan must take no more than for its links to be measured before a run begins."""
 
 
 class LayoutMaker:
@@ -126,6 +130,9 @@ class LayoutMaker:
             view = self.view(members, apart)
             seen = await asyncio.to_thread(revision.seen, view)  # estimates of many links take a while
             plan = await asyncio.to_thread(planner.plan, seen, self._state.plan, horizon, standstill, plan)
+            if before is None and (best := await asyncio.to_thread(self._kept, made, plan, view)) is not None:
+                view.save(self._context.folder / "view.json")
+                return best
             made.append(plan)
             rounds = await asyncio.to_thread(revision.planned, plan, view)
             if rounds:
@@ -138,9 +145,19 @@ class LayoutMaker:
             view = self.view(members, apart)
             if not rounds or revision.stands():
                 view.save(self._context.folder / "view.json")
-                if before is None and len(made) > 1:  # of the links of each more is known than when it was made
-                    return await asyncio.to_thread(planner.best_of, made, view)
+                if before is None and (best := await asyncio.to_thread(self._kept, made[:-1], plan, view, 1.0)):
+                    return best
                 return await asyncio.to_thread(planner.priced, plan, view) if rounds else plan
+
+    def _kept(self, made: list[Plan], plan: Plan, view: View, worth: float = WORTH) -> Plan | None:
+        """Return the best of the plans that were made before a run begins, by what is known of their links now, where
+        `plan`, the next one, does not take less than `worth` of its step; else None."""
+        planner = self._context.planner
+        found = [(planner.seconds(one, view), place) for place, one in enumerate(made)]
+        seconds, place = min(found, default=(math.inf, 0))
+        if seconds == math.inf or planner.seconds(plan, view) < worth * seconds:
+            return None
+        return planner.priced(made[place], view)
 
     def reachable(self) -> list[Member]:
         """Return who is ready and can be reached by others."""

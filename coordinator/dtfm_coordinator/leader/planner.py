@@ -2,7 +2,6 @@
 allocator's."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 
 from dtfm_coordinator.allocator.allocate import allocate
@@ -150,15 +149,12 @@ class Planner:
         cost = predict(self._at_present_size(view), self._workload, plan).cost
         return plan.model_copy(update={"cost": as_cost(cost)}) if math.isfinite(cost.total) else plan
 
-    def best_of(self, plans: Sequence[Plan], view: View) -> Plan:
-        """Return the one of `plans` whose step is predicted to be the shortest on `view`, which may know more than when
-        they were made; the last one where that takes long to say, or peers of all others cannot talk."""
-        if not all(is_soon_predicted(self._workload, plan) for plan in plans):
-            return plans[-1]
-        view = self._at_present_size(view)
-        found = [(plan, predict(view, self._workload, plan).cost) for plan in reversed(plans)]
-        best, cost = min(found, key=lambda one: one[1].total)
-        return best.model_copy(update={"cost": as_cost(cost)}) if math.isfinite(cost.total) else plans[-1]
+    def seconds(self, plan: Plan, view: View) -> float:
+        """Return the predicted seconds of a plan's step on `view`; infinite where peers that it has talk cannot, or
+        that takes long to say."""
+        if not is_soon_predicted(self._workload, plan):
+            return math.inf
+        return predict(self._at_present_size(view), self._workload, plan).cost.total
 
     def _check_forced(self, plan: Plan) -> None:
         check_forced(plan, self.settings.training.micro_batches, self._workload.demand.layers)
