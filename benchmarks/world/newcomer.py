@@ -5,15 +5,16 @@
 
 All nodes but one have joined, have measured their links, and wait for as many as the coordinator wants; then the last
 one is started, from nothing. All are real programs, on emulated links, and compute at the pace of the devices that they
-stand for. Seconds are from that command on, medians of the runs. Bytes are all that passes any link from the newcomer's
-first word until the plan is in force, as the emulator counts them, and those to and from the newcomer alone: measuring
-is most of that. The memory of 32 programs is about 12 GB; starting them takes two cores some minutes.
+stand for. Links of homes have their real rates, those of the world are divided as elsewhere. Seconds are from that
+command on, medians of the runs. Bytes are all that passes any link from the newcomer's first word until the plan is in
+force, as the emulator counts them, and those to and from the newcomer alone: measuring is most of that. The memory of
+32 programs is about 12 GB; starting them takes two cores some minutes.
 """
 
 import argparse
 import asyncio
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
@@ -101,7 +102,7 @@ def row(world: World, runs: list[Joined]) -> tuple[str, ...]:
 
 def chosen(name: str, nodes: int) -> World:
     """Return a world by its name, with so many nodes."""
-    return home_world(nodes) if name == "home" else paper_world(int(name), nodes)
+    return replace(home_world(nodes), shrink=1.0) if name == "home" else paper_world(int(name), nodes)
 
 
 def main() -> None:

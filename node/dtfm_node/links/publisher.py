@@ -98,7 +98,7 @@ class Publisher:
         for peer, link in list(self._links.items()):
             if self._plane.way(peer) != link.way:
                 log.info("streams to %s are %s now: measuring that link anew", short(peer), self._plane.way(peer))
-                await self._probe(peer, (), self._probed)
+                await self._probe(peer, (), self._probed, quick=True)
                 self._links_due = 0.0
 
     async def measure(self, rounds: asyncio.Queue[ProbeRound], reporter: Reporter) -> None:
