@@ -25,7 +25,7 @@ from benchmarks.tables import keep, markdown, show
 from benchmarks.world.paced import World
 from dtfm_coordinator.allocator.allocate import allocate
 from dtfm_coordinator.allocator.workload import Workload, predict
-from dtfm_coordinator.leader.new_layout import WORTH
+from dtfm_coordinator.leader.measured_plans import WORTH
 from dtfm_coordinator.links.chosen_pairs import in_rounds
 from dtfm_coordinator.links.plan_pairs import pairs_of
 from dtfm_coordinator.links.plan_revision import PlanRevision

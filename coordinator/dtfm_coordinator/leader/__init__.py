@@ -8,6 +8,8 @@
 - `lead_context`: context in which a coordinator leads: its job, folder and planes
 - `link_measuring`: measuring of links before plans are made: asks nodes for rounds of measurements, and waits for what
   they find
+- `measured_plans`: making of plans on estimates: the links of each are measured, and where they are others than was
+  thought it is made anew
 - `new_layout`: making of a new layout: who is there, how they are connected, and the best layout for them
 - `next_plan`: making of the next plan: a layout, and where it goes on from
 - `plan_watch`: watch over the plan in force: what would make another plan better, or end this one

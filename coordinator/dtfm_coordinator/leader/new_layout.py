@@ -2,27 +2,22 @@
 
 import asyncio
 import contextlib
-import math
 from collections.abc import Awaitable, Callable, Collection, Iterator
 
 from dtfm_coordinator.allocator.foundations.shapes import NotEnoughNodes
 from dtfm_coordinator.faults.accusations import Quarrel
 from dtfm_coordinator.leader.lead_context import LeadContext
 from dtfm_coordinator.leader.link_measuring import LinkMeasuring
+from dtfm_coordinator.leader.measured_plans import MeasuredPlans
 from dtfm_coordinator.leader.planner import Planner
 from dtfm_coordinator.links.link_degradation import Pair
 from dtfm_coordinator.links.peer_limits import FAN
-from dtfm_coordinator.links.plan_pairs import pairs_of
-from dtfm_coordinator.links.plan_revision import PlanRevision
 from dtfm_coordinator.membership.members import Member
 from dtfm_coordinator.swarm.swarm_state import SwarmState
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.process.timeouts import TIMEOUTS, Timeouts
 from dtfm_protocol.view.view import View
-
-WORTH = 0.95
-"""Share of the best step so far that a plan must take no more than for its links to be measured before a run begins."""
 
 
 class LayoutMaker:
@@ -40,6 +35,7 @@ class LayoutMaker:
         self._context, self._state, self._say, self._min_nodes = context, state, say, min_nodes
         self._members, self._links = state.members, state.links
         self._measuring = LinkMeasuring(context, state, say, timeouts)
+        self._plans = MeasuredPlans(context, state, say, self._measuring)
 
     async def layout(self) -> Plan:
         """Wait until enough nodes are ready for a plan, and return its layout."""
@@ -83,8 +79,8 @@ class LayoutMaker:
             raise UserError("no node is left, or none of them reaches another one: `dtfm-node doctor` says why")
         for some, apart in self._doubting(members):
             with contextlib.suppress(UserError):
-                return await self._placed(some, horizon, standstill, apart)
-        return await self._placed(members, horizon, standstill)
+                return await self._plans.make(some, horizon, standstill, apart)
+        return await self._plans.make(members, horizon, standstill)
 
     async def step_seconds(self, plan: Plan) -> float:
         """Return what a step of a plan is predicted to take as links are now; 0 where that is not known."""
@@ -106,67 +102,13 @@ class LayoutMaker:
             if apart:
                 yield members, apart
 
-    async def _placed(
-        self,
-        members: list[Member],
-        horizon: float | None,
-        standstill: float,
-        apart: Collection[Quarrel] = frozenset(),
-    ) -> Plan:
-        """Return a layout for `members`, where the pairs of `apart` have nothing to do with each other. Its links are
-        measured, and it is made anew where they are others than was thought.
-
-        Raises:
-            UserError: no layout fits.
-        """
-        planner = self._context.planner
-        before = self._state.plan
-        carried = pairs_of(before, tied=planner.is_tied) if before is not None else frozenset[frozenset[str]]()
-        revision = PlanRevision(self._links, tied=planner.is_tied, carried=carried)
-        plan: Plan | None = None
-        made: list[Plan] = []
-        while True:
-            await self._say("planning", f"planning for {len(members)} nodes")
-            view = self.view(members, apart)
-            seen = await asyncio.to_thread(revision.seen, view)  # estimates of many links take a while
-            plan = await asyncio.to_thread(planner.plan, seen, self._state.plan, horizon, standstill, plan)
-            if before is None and (best := await asyncio.to_thread(self._kept, made, plan, view)) is not None:
-                view.save(self._context.folder / "view.json")
-                return best
-            made.append(plan)
-            rounds = await asyncio.to_thread(revision.planned, plan, view)
-            if rounds:
-                await self._measuring.rounds_of_plan(rounds, members)
-            if doors := revision.doors():
-                await self._measuring.doors_of_plan(doors, members)
-                if shut := await asyncio.to_thread(revision.shut):
-                    await self._measuring.rounds_of_plan(shut, members)
-                    rounds += shut
-            view = self.view(members, apart)
-            if not rounds or revision.stands():
-                view.save(self._context.folder / "view.json")
-                if before is None and (best := await asyncio.to_thread(self._kept, made[:-1], plan, view, 1.0)):
-                    return best
-                return await asyncio.to_thread(planner.priced, plan, view) if rounds else plan
-
-    def _kept(self, made: list[Plan], plan: Plan, view: View, worth: float = WORTH) -> Plan | None:
-        """Return the best of the plans that were made before a run begins, by what is known of their links now, where
-        `plan`, the next one, does not take less than `worth` of its step; else None."""
-        planner = self._context.planner
-        found = [(planner.seconds(one, view), place) for place, one in enumerate(made)]
-        seconds, place = min(found, default=(math.inf, 0))
-        if seconds == math.inf or planner.seconds(plan, view) < worth * seconds:
-            return None
-        return planner.priced(made[place], view)
-
     def reachable(self) -> list[Member]:
         """Return who is ready and can be reached by others."""
         return self._links.reachable(self._members.ready())
 
-    def view(self, members: list[Member], apart: Collection[Quarrel] = frozenset()) -> View:
-        """Return what is known of `members` and the links between them, of whom the pairs of `apart` have nothing to do
-        with each other."""
-        return self._links.view(members, self._context.job.training.precision, self._state.pace.factors(), apart)
+    def view(self, members: list[Member]) -> View:
+        """Return what is known of `members` and the links between them."""
+        return self._plans.view(members)
 
     async def _gather(self, needed: int, why: str) -> list[Member]:
         """Wait until at least `needed` nodes are ready and nobody has come or gone for a while.

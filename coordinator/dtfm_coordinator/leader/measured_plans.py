@@ -1,0 +1,92 @@
+"""Making of plans on estimates: the links of each are measured, and where they are others than was thought it is made
+anew."""
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Collection
+
+from dtfm_coordinator.faults.accusations import Quarrel
+from dtfm_coordinator.leader.lead_context import LeadContext
+from dtfm_coordinator.leader.link_measuring import LinkMeasuring
+from dtfm_coordinator.links.plan_pairs import pairs_of
+from dtfm_coordinator.links.plan_revision import PlanRevision
+from dtfm_coordinator.membership.members import Member
+from dtfm_coordinator.swarm.swarm_state import SwarmState
+from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.view.view import View
+
+WORTH = 0.95
+"""Share of the best step so far that a plan must take no more than for its links to be measured before a run begins."""
+
+
+class MeasuredPlans:
+    """Maker of plans whose links are measured."""
+
+    def __init__(
+        self,
+        context: LeadContext,
+        state: SwarmState,
+        say: Callable[[str, str], Awaitable[None]],
+        measuring: LinkMeasuring,
+    ) -> None:
+        """Take the tools; `say` tells the swarm what is done, by name and text of a phase, as `Announcer.say`."""
+        self._context, self._state, self._say, self._measuring = context, state, say, measuring
+        self._links = state.links
+
+    async def make(
+        self,
+        members: list[Member],
+        horizon: float | None,
+        standstill: float,
+        apart: Collection[Quarrel] = frozenset(),
+    ) -> Plan:
+        """Return a layout for `members`, where the pairs of `apart` have nothing to do with each other. Its links are
+        measured, and it is made anew where they are others than was thought.
+
+        Raises:
+            UserError: no layout fits.
+        """
+        planner = self._context.planner
+        before = self._state.plan
+        carried = pairs_of(before, tied=planner.is_tied) if before is not None else frozenset[frozenset[str]]()
+        revision = PlanRevision(self._links, tied=planner.is_tied, carried=carried)
+        plan: Plan | None = None
+        made: list[Plan] = []
+        while True:
+            await self._say("planning", f"planning for {len(members)} nodes")
+            view = self.view(members, apart)
+            seen = await asyncio.to_thread(revision.seen, view)  # estimates of many links take a while
+            plan = await asyncio.to_thread(planner.plan, seen, self._state.plan, horizon, standstill, plan)
+            if before is None and (best := await asyncio.to_thread(self._kept, made, plan, view)) is not None:
+                view.save(self._context.folder / "view.json")
+                return best
+            made.append(plan)
+            rounds = await asyncio.to_thread(revision.planned, plan, view)
+            if rounds:
+                await self._measuring.rounds_of_plan(rounds, members)
+            if doors := revision.doors():
+                await self._measuring.doors_of_plan(doors, members)
+                if shut := await asyncio.to_thread(revision.shut):
+                    await self._measuring.rounds_of_plan(shut, members)
+                    rounds += shut
+            view = self.view(members, apart)
+            if not rounds or revision.stands():
+                view.save(self._context.folder / "view.json")
+                if before is None and (best := await asyncio.to_thread(self._kept, made[:-1], plan, view, 1.0)):
+                    return best
+                return await asyncio.to_thread(planner.priced, plan, view) if rounds else plan
+
+    def _kept(self, made: list[Plan], plan: Plan, view: View, worth: float = WORTH) -> Plan | None:
+        """Return the best of the plans that were made before a run begins, by what is known of their links now, where
+        `plan`, the next one, does not take less than `worth` of its step; else None."""
+        planner = self._context.planner
+        found = [(planner.seconds(one, view), place) for place, one in enumerate(made)]
+        seconds, place = min(found, default=(math.inf, 0))
+        if seconds == math.inf or planner.seconds(plan, view) < worth * seconds:
+            return None
+        return planner.priced(made[place], view)
+
+    def view(self, members: list[Member], apart: Collection[Quarrel] = frozenset()) -> View:
+        """Return what is known of `members` and the links between them, of whom the pairs of `apart` have nothing to do
+        with each other."""
+        return self._links.view(members, self._context.job.training.precision, self._state.pace.factors(), apart)
