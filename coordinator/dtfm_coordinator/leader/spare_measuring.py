@@ -17,7 +17,7 @@ from dtfm_protocol.process.timeouts import TIMEOUTS, Timeouts
 from dtfm_protocol.view.view import View
 
 PATIENCE = 20.0
-"""Multiple of the time that a look takes for which there is no other: making plans keeps a processor busy."""
+"""Multiple of the time that making a plan takes for which there is no other look: it keeps a processor busy."""
 
 
 class SpareMeasuring:
@@ -46,7 +46,7 @@ class SpareMeasuring:
         self._state, self._planner, self._layout_maker = state, planner, layout_maker
         self._standstill, self._timeouts = standstill, timeouts
         self._took = 0.0
-        """Seconds of the last look."""
+        """Seconds for which the last plan was made."""
         self._settled: object = None
         """Plan, peers and knowledge of links of which nothing is to be learned."""
 
@@ -60,14 +60,11 @@ class SpareMeasuring:
         to be, now."""
         if self._situation(plan) == self._settled:
             return False
-        begun = self._state.clock.now()
         try:
             return await self._look(plan)
         except UserError:  # no plan for those who are here
             self._settled = self._situation(plan)
             return False
-        finally:
-            self._took = self._state.clock.now() - begun
 
     async def _look(self, plan: Plan) -> bool:
         links, members = self._state.links, self._layout_maker.reachable()
@@ -87,7 +84,9 @@ class SpareMeasuring:
 
     async def _better(self, plan: Plan, view: View) -> Plan | None:
         """Return a plan that would be better than `plan`; None: there is none."""
+        begun = self._state.clock.now()
         found = await asyncio.to_thread(self._planner.plan, view, plan, None, self._standstill())
+        self._took = self._state.clock.now() - begun
         return None if found.routes == plan.routes and found.stages == plan.stages else found
 
     def _situation(self, plan: Plan) -> object:
