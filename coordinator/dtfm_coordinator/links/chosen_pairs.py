@@ -19,7 +19,7 @@ Flags = npt.NDArray[np.bool_]
 PARTNERS = 2
 """Others with whom each peer measures rates before plans are made."""
 FEW = 4
-"""Peers of which all pairs are measured: that takes no longer."""
+"""Peers of which all pairs are measured: three rounds at most."""
 ECHOES = 8
 """Others to which each peer takes round trips."""
 LANDMARKS = 4

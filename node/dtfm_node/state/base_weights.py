@@ -2,6 +2,7 @@
 the job's seed, or read from pieces, which are fetched from whoever has them."""
 
 import asyncio
+import logging
 from collections.abc import Iterable, Sequence
 
 from dtfm_node.engine.runtime import Compute
@@ -174,7 +175,8 @@ class PieceFetch:
                             self._blame(peer, f"{short(peer)} gives another piece of the weights than the job names")
                         # Of several givers nobody knows which one has lied: each is asked for all of it.
                         alone = True
-                log.warning("nobody offers the piece %s of the weights now; trying again", piece.sha256[:8])
+                level = logging.WARNING if self._ahead_of is None else logging.DEBUG  # of what is ahead nobody waits
+                log.log(level, "nobody offers the piece %s of the weights now; trying again", piece.sha256[:8])
                 await asyncio.sleep(self._retry_seconds)
 
     def _blame(self, peer: str, why: str) -> None:
