@@ -29,7 +29,7 @@ from tests.harness.named_peers import signer_of
 from benchmarks.runs import machine
 from benchmarks.tables import keep, markdown, show
 from dtfm_node.engine.allreduce import AllReduce, sum_of_parts
-from dtfm_node.engine.buckets import BUCKET_BYTES, Bucket
+from dtfm_node.engine.buckets import Bucket
 from dtfm_node.engine.exchange import TRAINING, Exchange, Hello
 from dtfm_node.engine.host_copies import HostCopies
 from dtfm_node.engine.lone_stage_alarm import LoneStageAlarm
@@ -47,6 +47,7 @@ from dtfm_protocol.job.resolved_job import ResolvedJob
 from dtfm_protocol.model.architecture_probe import anatomy
 from dtfm_protocol.model.model_config import resolve_config
 from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.plan.reductions import BUCKET_BYTES
 from dtfm_protocol.process import command_line
 from dtfm_protocol.transport.in_memory import MemoryDataPlane, MemoryNetwork
 from dtfm_protocol.wire.stream import Stream, read_message
@@ -353,7 +354,8 @@ def cost_row(replicas: int, rounds: int = 15) -> tuple[str, ...]:
     summing, looking = [], []
     for _ in range(rounds):
         begun = time.perf_counter()
-        sum_of_parts(own.clone(), [None, *others])
+        mine = own.clone()
+        sum_of_parts(mine, [None, *others], mine)
         middle = time.perf_counter()
         compare_parts(own, named)
         for part in others:  # the sums of the other owners, each beside the own part there

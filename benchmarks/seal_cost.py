@@ -25,7 +25,7 @@ from rich.progress import track
 from benchmarks.runs import machine
 from benchmarks.tables import keep, markdown, show
 from dtfm_node.engine.allreduce import AllReduce
-from dtfm_node.engine.buckets import BUCKET_BYTES, Bucket
+from dtfm_node.engine.buckets import Bucket
 from dtfm_node.engine.exchange import TRAINING, Exchange, Hello
 from dtfm_node.engine.expected_frames import step_frames
 from dtfm_node.engine.frame_seals import SEAL_BYTES, FrameSeals, Seal
@@ -36,7 +36,7 @@ from dtfm_protocol.identity.keys import Identity
 from dtfm_protocol.identity.signer import Signer
 from dtfm_protocol.job.job_file import CodecName, Training, Wire
 from dtfm_protocol.plan.plan import Plan
-from dtfm_protocol.plan.reductions import Reduction
+from dtfm_protocol.plan.reductions import BUCKET_BYTES, Reduction
 from dtfm_protocol.process import command_line
 from dtfm_protocol.transport.in_memory import MemoryDataPlane, MemoryNetwork
 from dtfm_protocol.wire.stream import Bytes, Stream, read_message

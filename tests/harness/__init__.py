@@ -18,6 +18,7 @@
 - `shifted_clock`: a clock that is off, for one process (`shifted`)
 - `machine_code`: the machine code of both searches, made before tests that would each make it
 - `memo`: a memo of pure functions, and one object for each value (`remembered`, `only`)
+- `drawn_trees`: trees of reductions, as tests draw them
 - `named_peers`: peers with keys that tests call by plain names
 - `later_version`: a later version of the product, installed beside this one (`install`)
 - `terminal`: a program at a terminal of its own, at which a test types (`Terminal`)

@@ -27,6 +27,7 @@ from dtfm_node.engine.runtime import Compute, Runtime
 from dtfm_node.engine.training_stage import Diverged
 from dtfm_protocol.job.job_file import CodecName, Training, Wire
 from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.plan.reduction_trees import ReductionTrees, Trees
 from dtfm_protocol.plan.reductions import reductions
 from dtfm_protocol.plan.summed_parts import WHOLE, SummedParts
 from dtfm_protocol.transport.in_memory import MemoryDataPlane, MemoryNetwork
@@ -58,7 +59,13 @@ class Holders:
     """The peers of one bucket, each with an all-reduce of its own."""
 
     def __init__(
-        self, count: int, elements: int, codec: CodecName, compute: Compute, parts: tuple[int, ...] = ()
+        self,
+        count: int,
+        elements: int,
+        codec: CodecName,
+        compute: Compute,
+        parts: tuple[int, ...] = (),
+        trees: Trees = (),
     ) -> None:
         self.names = tuple(f"peer{number}" for number in range(count))
         self.plan = Plan(
@@ -67,6 +74,7 @@ class Holders:
             routes=tuple((name,) for name in self.names),
             wire=Wire(gradients=codec),
             parts=SummedParts(stages=(parts,)) if parts else None,
+            trees=ReductionTrees(stages=(trees,)) if trees else None,
         )
         (reduction,) = reductions(self.plan, tied=False)
         self.bucket = Bucket(7, reduction, 0, elements, after=0)
@@ -83,8 +91,9 @@ class Holders:
         codec: CodecName = "fp32",
         compute: Compute = inline,
         parts: tuple[int, ...] = (),
+        trees: Trees = (),
     ) -> AsyncIterator["Holders"]:
-        holders, network = cls(count, elements, codec, compute, parts), MemoryNetwork()
+        holders, network = cls(count, elements, codec, compute, parts, trees), MemoryNetwork()
         async with asyncio.timeout(20), contextlib.AsyncExitStack() as stack:
             for name in holders.names:
                 plane = MemoryDataPlane(network, name)
@@ -240,6 +249,92 @@ async def test_unlike_parts_on_a_narrow_wire_leave_replicas_bit_identical_and_re
             assert found[0] == found[1] == found[2]
             assert [part.index for part in found[0]] == list(holders.bucket.reduction.owners)
             assert {squares_of(part.squares for part in found[0])} == set(squares)
+
+
+CHAIN = ((0, 0, 1, 2), (1, 1, 1, 2), (1, 2, 2, 2), (1, 2, 3, 3))
+TWO_LEVELS = ((0, 0, 0, 2), (1, 1, 3, 1), (2, 0, 2, 2), (1, 3, 3, 3))
+MIXED = ((), (3, 1, 1, 1), (), (3, 0, 1, 3))
+"""Trees of four holders: along a chain; within two pairs, then between them; some parts directly."""
+
+
+@pytest.mark.parametrize("trees", [CHAIN, TWO_LEVELS, MIXED])
+@pytest.mark.parametrize("parts", [(), (WHOLE - 9, 0, 4, 5)])
+@pytest.mark.parametrize("elements", [3, 1001])
+async def test_along_trees_every_holder_ends_with_the_same_bits_of_the_sum(
+    elements: int, parts: tuple[int, ...], trees: Trees
+) -> None:
+    flats = gradients(4, elements)
+    wanted = torch.stack(flats).double().sum(0)
+    async with Holders.running(4, elements, parts=parts, trees=trees) as holders:
+        squares = await holders.step(flats)
+        found = [StepReceipts(parts=one.take_receipts()).of(shared=False) for one in holders._reduces.values()]
+    assert_bit_identical(flats)
+    assert len(set(squares)) == 1
+    torch.testing.assert_close(flats[0].double(), wanted, rtol=1e-6, atol=1e-9)
+    assert all(one == found[0] for one in found)
+    assert [part.index for part in found[0]] == list(holders.bucket.reduction.owners)
+
+
+@pytest.mark.parametrize("trees", [CHAIN, TWO_LEVELS, MIXED])
+async def test_along_trees_a_number_is_rounded_once_on_the_way_and_once_in_the_total(trees: Trees) -> None:
+    """As when all send directly: a chain of four would round four times if sums went on as they are coded."""
+    flats = gradients(4, 1001)
+    magnitude, wanted = torch.stack(flats).abs().sum(0).double(), torch.stack(flats).double().sum(0)
+    async with Holders.running(4, 1001, "bf16", trees=trees) as holders:
+        await holders.step(flats)
+        sent = {name: exchange.bytes_sent for name, exchange in holders.exchanges.items()}
+    assert_bit_identical(flats)
+    assert ((flats[0].double() - wanted).abs() <= 2.0**-8 * (magnitude + wanted.abs()) * 1.01).all()
+    one, sizes = holders.bucket.reduction, [high - low for low, high in holders.bucket.parts]
+    for place, name in enumerate(holders.names):
+        ups = [
+            sizes[index] * (4 if one.children(index, place) else 2) + HEADER_BYTES
+            for index in one.owners
+            if index != place
+        ]
+        downs = [
+            sizes[index] * 2 + HEADER_BYTES + SEAL_BYTES for index in one.owners for _ in one.children(index, place)
+        ]
+        assert sent[name] == sum(ups) + sum(downs)
+
+
+async def test_who_hands_on_another_total_than_it_got_is_named_not_the_owner() -> None:
+    """Along a chain "peer1" hands "peer0"'s total on to "peer2"; its seal is not of those bytes."""
+    async with Holders.running(3, 3, trees=((0, 0, 1), (), ()), parts=(WHOLE, 0, 0)) as holders:
+        owner, relay, me = holders.names
+        for name in holders.names:
+            holders.expect(name, STEP)
+        payload = to_bytes(encode(torch.full((3,), 9.0), "fp32"))
+        key = Key(Kind.REDUCED, STEP, 0, 7)
+        await holders.send(relay, me, key, payload, signer=owner, digest=bytes(32), squares=243.0)
+        with pytest.raises(PeerLost) as caught:
+            await holders.reduce(me, STEP, torch.ones(3))
+        assert caught.value.peer == relay
+        assert holders.exchanges[me].refused == {FrameFault.SEAL: 1}
+
+
+async def test_what_the_owner_has_sealed_is_taken_from_who_hands_it_on() -> None:
+    async with Holders.running(3, 3, trees=((0, 0, 1), (), ()), parts=(WHOLE, 0, 0)) as holders:
+        owner, relay, me = holders.names
+        for name in holders.names:
+            holders.expect(name, STEP)
+        payload = to_bytes(encode(torch.full((3,), 9.0), "fp32"))
+        await holders.send(relay, me, Key(Kind.REDUCED, STEP, 0, 7), payload, signer=owner, squares=243.0)
+        flat = torch.ones(3)
+        assert await holders.reduce(me, STEP, flat) == 243.0
+        assert torch.equal(flat, torch.full((3,), 9.0))
+
+
+async def test_a_holder_that_vanishes_on_the_way_is_named() -> None:
+    async with Holders.running(3, 10, trees=((0, 0, 1), (), ()), parts=(WHOLE, 0, 0)) as holders:
+        _, relay, me = holders.names
+        holders.expect(me, STEP)
+        holders.exchanges[me].lose(PeerLost(relay, "closed the stream"))
+        with pytest.raises(PeerLost) as caught:
+            await holders.reduce(me, STEP, torch.ones(10))
+        assert caught.value.peer == relay
+    left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+    assert left == []
 
 
 async def test_who_sums_nothing_takes_no_part_of_its_own() -> None:

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dtfm_node.engine.buckets import BUCKET_BYTES, Bucket, Flat, flats_of
+from dtfm_node.engine.buckets import Bucket, Flat, flats_of
 from dtfm_protocol.plan.plan import Plan
-from dtfm_protocol.plan.reductions import SHARED_BUCKETS, Reduction
+from dtfm_protocol.plan.reductions import BUCKET_BYTES, SHARED_BUCKETS, Reduction
 
 PLAN = Plan(
     version=1,

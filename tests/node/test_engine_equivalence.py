@@ -9,8 +9,10 @@ from dtfm_node.commands.solo import Solo
 from dtfm_node.engine.training_stage import TrainingStage
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.plan.played_pace import Pacing
+from dtfm_protocol.plan.reduction_trees import ReductionTrees
 from dtfm_protocol.plan.schedule import actions_of, most_in_flight, orders, plain_in_flight
 from dtfm_protocol.plan.summed_parts import WHOLE, SummedParts
+from tests.harness.drawn_trees import drawn_trees
 from tests.node.engine_reference import LESS, LESS_APART, alone, assert_same_training, distance, state_in, values_of
 from tests.node.engine_swarm import CPU, PLANS, STEPS, Swarm, home, identical, job_of, one_thread, plan_of
 
@@ -116,6 +118,26 @@ def by_hand(plan: Plan) -> Plan:
 async def test_whoever_sums_how_much_the_same_is_computed(home: Path, name: str, tied: bool, codec: str) -> None:
     """In fp32 as one process computes it, wherever parts begin; on a narrow wire near it, replicas bit-identical."""
     swarm = Swarm(home, job_of(home, tied=tied), by_hand(plan_of(name, wire={"gradients": codec})))
+    for peer in swarm.peers.values():
+        peer.training_stage = in_small_buckets
+    found = await swarm.run()
+    if codec == "fp32":
+        assert_same_training(found, alone(home, tied), 1e-5)
+    else:
+        assert distance(found.state, alone(home, tied).state) < 0.1
+
+
+@pytest.mark.parametrize("codec", ["fp32", "bf16"])
+@pytest.mark.parametrize(
+    ("name", "tied", "seed"), [("4x1", True, 0), ("4x1", False, 1), ("2x2", True, 2), ("crossed routes", True, 3)]
+)
+async def test_along_trees_the_same_is_computed(home: Path, name: str, tied: bool, seed: int, codec: str) -> None:
+    """In fp32 as one process computes it; on a narrow wire near it, replicas bit-identical."""
+    plan = plan_of(name, wire={"gradients": codec})
+    counts = [len(plan.replicas(stage)) for stage in range(len(plan.stages))]
+    shared = drawn_trees(counts[0] + counts[-1], seed) if len(counts) > 1 else ()
+    trees = ReductionTrees(stages=tuple(drawn_trees(count, seed) for count in counts), shared=shared)
+    swarm = Swarm(home, job_of(home, tied=tied), by_hand(plan.model_copy(update={"trees": trees})))
     for peer in swarm.peers.values():
         peer.training_stage = in_small_buckets
     found = await swarm.run()

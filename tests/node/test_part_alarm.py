@@ -290,3 +290,41 @@ def test_what_is_seen_of_parts_is_what_torch_says_of_them(elements: int) -> None
         assert seen.others[peer].norm == pytest.approx(float(torch.linalg.vector_norm(part.double())), rel=1e-12)
         assert seen.others[peer].cosine == pytest.approx(cosine, rel=1e-9, abs=1e-12)
     assert compare_parts(own, {}).norm == seen.norm
+
+
+def chained() -> tuple[PartAlarm, Bucket]:
+    """The alarm of "b" of four, to whom "c" sends what it and "d" have of the part that "a" owns."""
+    plan = Plan(version=1, stages=((0, 1),), routes=(("a",), ("b",), ("c",), ("d",)))
+    trees = ((0, 0, 1, 2), (), (), ())
+    return PartAlarm(plan, "b"), Bucket(0, Reduction((0,), plan.peers, trees=trees), 0, 10 * SMALLEST_PART, after=0)
+
+
+def from_peer(peer: str, norm: float, own: float = 1.0) -> PartsSeen:
+    return PartsSeen(SMALLEST_PART, own, 1.0, {peer: PartSeen(norm, 0.1)})
+
+
+def test_the_sum_that_comes_along_a_tree_is_judged_as_a_mean_over_all_whose_it_is() -> None:
+    """Two sum to twice the norm of one at most; its sender has let pass what is usual by its own history."""
+    alarm, bucket = chained()
+    for step in range(1, WINDOW + 1):
+        assert not faults(alarm.judge(bucket, 0, step, from_peer("c", 2.0)))
+        assert not faults(alarm.judge(bucket, 0, step, from_peer("a", 4.0)))
+    assert not faults(alarm.judge(bucket, 0, WINDOW + 1, from_peer("c", 2 * 0.9 * BEYOND * SUMS)))
+    found = faults(alarm.judge(bucket, 0, WINDOW + 2, from_peer("c", 2 * 2.0 * BEYOND * SUMS)))
+    assert found == {"c": "whose norm is 2 times the most that is usual"}
+
+
+def test_a_total_that_comes_along_a_tree_is_its_owners_word() -> None:
+    alarm, bucket = chained()
+    for step in range(1, WINDOW + 1):
+        assert not faults(alarm.judge(bucket, 0, step, from_peer("c", 2.0)))
+        assert not faults(alarm.judge(bucket, 0, step, from_peer("a", 4.0)))
+    assert faults(alarm.judge(bucket, 0, WINDOW + 1, from_peer("a", 4 * 2.0 * BEYOND * SUMS))).keys() == {"a"}
+
+
+def test_who_sums_on_the_way_counts_its_own_norm_once_a_step() -> None:
+    """Half as many steps would else seem to be known, and bounds be closer than what is known allows."""
+    alarm, bucket = chained()
+    alarm.judge(bucket, 0, 1, from_peer("c", 2.0))
+    alarm.judge(bucket, 0, 1, from_peer("a", 4.0))
+    assert not faults(alarm.judge(bucket, 0, 2, from_peer("c", 2 * 0.9 * BEYOND * math.sqrt(WINDOW / 2) * SUMS)))

@@ -29,6 +29,7 @@ from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.plan.summed_parts import WHOLE, SummedParts
 from dtfm_protocol.wire.codecs import payload_bytes
 from dtfm_protocol.wire.frames import Key, Kind
+from tests.harness.drawn_trees import drawn_trees
 from tests.node.engine_swarm import PLANS, plan_of
 
 STEP, EVALUATED = 3, 13
@@ -52,8 +53,10 @@ def plans(draw: st.DrawFn) -> Plan:
     sizes = [len(plain.replicas(stage)) for stage in range(len(counts))]
     both = [sizes[0] + sizes[-1]] if len(sizes) > 1 else [0]
     stages, shared = ([draw(summed(count)) for count in some] for some in (sizes, both))
+    trees = [drawn_trees(count, draw(st.integers(0, 99))) if draw(st.booleans()) else () for count in sizes]
     return Plan.model_validate(
         {
+            "trees": {"stages": trees, "shared": drawn_trees(both[0], 5) if draw(st.booleans()) else ()},
             "parts": {"stages": stages, "shared": shared[0]},
             "version": 1,
             "stages": [(stage, stage + 1) for stage in range(len(counts))],
@@ -157,11 +160,14 @@ def test_each_frame_that_is_sent_is_posted_by_its_receiver_with_its_size(plan: P
         for bucket in buckets:
             due += received(reduction_messages(bucket, peer), peer)
         assert posted.keys() == {(one.sender, one.key(STEP)) for one in due}
-        for (_, key), size in posted.items():
+        for (sender, key), size in posted.items():
             if key.kind.is_bulk:
-                low, high = buckets[key.group].parts[key.index]
+                bucket = buckets[key.group]
+                low, high = bucket.parts[key.index]
                 seal = SEAL_BYTES if key.kind is Kind.REDUCED else 0
-                assert size == payload_bytes(plan.wire.gradients, (high - low,)) + seal
+                of_several = len(bucket.reduction.summed(key.index, bucket.holders.index(sender))) > 1
+                codec = "fp32" if of_several and key.kind is Kind.PART else plan.wire.gradients
+                assert size == payload_bytes(codec, (high - low,)) + seal
             else:
                 codec = plan.wire.activations if key.kind is Kind.ACTIVATION else plan.wire.gradients
                 assert size == payload_bytes(codec, shape)

@@ -3,12 +3,25 @@
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.plan.plan import Plan
-from dtfm_protocol.plan.reductions import OWN_BUCKETS, SHARED_BUCKETS, Reduction, held_by, reductions
+from dtfm_protocol.plan.reductions import (
+    BUCKET_BYTES,
+    BUCKETS_UNDER_WAY,
+    OWN_BUCKETS,
+    SHARED_BUCKETS,
+    SMALLEST_TREE_BUCKET,
+    TREE_BUCKETS,
+    Reduction,
+    held_by,
+    reductions,
+)
 from dtfm_protocol.plan.summed_parts import WHOLE
 from dtfm_protocol.schema import needs_of
+from tests.harness.drawn_trees import drawn_trees
 
 PLAN: dict[str, Any] = {
     "stages": [[0, 1], [1, 2], [2, 3]],
@@ -72,6 +85,72 @@ def test_what_one_stage_shares_with_itself_has_no_parts() -> None:
         Plan.read(
             {"stages": [[0, 1]], "routes": [["a"], ["b"]], "parts": {"stages": [[]], "shared": [WHOLE]}}, "the plan"
         )
+
+
+TREES: dict[str, Any] = {"stages": [[[0, 2, 0], [], [1, 2, 2]], [], [[], [1, 1]]], "shared": [[]] * 5}
+
+
+def test_along_a_tree_each_holder_sends_its_sum_to_its_parent() -> None:
+    first, middle, last, both = reductions(Plan.model_validate(PLAN | {"trees": TREES}), tied=True)
+    assert [first.parent(0, place) for place in range(3)] == [0, 2, 0]
+    assert [first.children(0, place) for place in range(3)] == [(2,), (), (1,)]
+    assert [first.summed(0, place) for place in range(3)] == [(0, 1, 2), (1,), (1, 2)]
+    assert [first.part_codec(0, place) for place in (1, 2)] == ["int8", "fp32"]
+    assert [first.parent(1, place) for place in range(3)] == [1, 1, 1]
+    assert first.children(1, 1) == (0, 2)
+    assert first.summed(2, 1) == (0, 1)
+    assert (middle.trees, last.children(1, 1)) == ((), (0,))
+    assert [both.parent(3, place) for place in range(5)] == [3] * 5
+
+
+def test_what_goes_along_trees_is_cut_into_as_many_buckets_as_are_under_way() -> None:
+    straight, tree = Reduction((0,), ("a", "b", "c")), Reduction((0,), ("a", "b", "c"), trees=((0, 0, 1), (), ()))
+    assert (straight.under_way, straight.bucket_elements(10**9)) == (BUCKETS_UNDER_WAY, BUCKET_BYTES // 4)
+    assert tree.under_way == TREE_BUCKETS
+    most = BUCKET_BYTES // 4 * BUCKETS_UNDER_WAY // TREE_BUCKETS
+    assert tree.bucket_elements(10**9) == most
+    assert tree.bucket_elements(TREE_BUCKETS * most // 2) == most // 2
+    assert tree.bucket_elements(1000) == SMALLEST_TREE_BUCKET // 4
+
+
+@given(st.integers(2, 9), st.integers(0, 99))
+def test_any_tree_is_taken_and_sums_everybody_once(count: int, seed: int) -> None:
+    peers = [chr(ord("a") + place) for place in range(count)]
+    trees = drawn_trees(count, seed)
+    plan = Plan.model_validate(
+        {"stages": [[0, 1]], "routes": [[peer] for peer in peers], "trees": {"stages": [list(trees)]}}
+    )
+    (one,) = reductions(plan, tied=False)
+    for index in range(count):
+        assert one.summed(index, index) == tuple(range(count))
+        assert sum(len(one.children(index, place)) for place in range(count)) == count - 1
+
+
+@pytest.mark.parametrize(
+    ("trees", "words"),
+    [
+        ({"stages": [[[0, 2, 1], [], []], [], []]}, "tree 1 of stage 1: what holder 2 sends never comes to the owner"),
+        ({"stages": [[[0, 1, 0], [], []], [], []]}, "tree 1 of stage 1: what holder 2 sends never comes to the owner"),
+        ({"stages": [[[1, 1, 1], [], []], [], []]}, "tree 1 of stage 1: its owner sends to another"),
+        ({"stages": [[[0, 0], [], []], [], []]}, "tree 1 of stage 1: it names 2 of 3 holders"),
+        ({"stages": [[[0, 0, 3], [], []], [], []]}, "tree 1 of stage 1: there is no holder 3 among 3"),
+        ({"stages": [[[0, 0, -1], [], []], [], []]}, "trees.stages.0.0.2"),
+        ({"stages": [[[], []], [], []]}, "2 trees for the 3 peers of stage 1"),
+        ({"stages": [[], []]}, "trees: of 2 stages, for 3"),
+        ({"stages": [[], [], []], "shared": [[], []]}, "2 shared trees for the 5 peers of first and last stage"),
+        ({"stages": [[], [], []], "shared": [[1] * 5, *[[]] * 4]}, "tree 1 of what first and last stage share: its"),
+    ],
+)
+def test_trees_that_cannot_be_are_refused_in_one_line(trees: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError) as refused:
+        Plan.read(PLAN | {"trees": trees}, "the plan")
+    assert words in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_who_does_not_know_of_trees_refuses_such_a_plan_and_reads_others() -> None:
+    assert "trees" not in Plan.model_validate(PLAN).model_dump(mode="json")
+    assert needs_of(Plan.model_validate(PLAN | {"trees": TREES})) == ("trees",)
 
 
 def test_who_does_not_know_of_parts_refuses_such_a_plan_and_reads_others() -> None:

@@ -1,12 +1,13 @@
 """The sharded all-reduce of one bucket: its parts' owners sum them and give all other holders the same bytes.
 
-Each part crosses each link twice, as with the paper's colocated parameter servers, and replicas end up bit-identical,
-because they all take the bytes that the part's owner sent. A holder may own no part: it sends and is sent alone.
+Parts go to their owners directly, as with the paper's colocated parameter servers, or along the plan's trees: then a
+holder adds its own to what its children send, and hands totals on to them. Replicas end up bit-identical, because they
+all take the bytes that the part's owner has coded and sealed. A holder may own no part.
 """
 
 import asyncio
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -19,7 +20,7 @@ from dtfm_node.engine.part_alarm import PartAlarm, PartsSeen, compare_parts
 from dtfm_node.engine.reduction_receipts import PartReceipt, receipt_of, squares_of
 from dtfm_node.engine.rejected_frames import FrameFault
 from dtfm_node.engine.runtime import Runtime
-from dtfm_node.engine.step_messages import StepMessage, received, reduction_messages, sent
+from dtfm_node.engine.step_messages import StepMessage, part_codec, received, reduction_messages, sent
 from dtfm_node.engine.training_stage import Diverged
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.job.job_file import CodecName
@@ -87,41 +88,76 @@ class AllReduce:
                 not be applied.
             Diverged: the gradient, or its sum, is not finite; it is not sent then.
         """
-        parts, codec = bucket.parts, bucket.reduction.codec
-        messages = reduction_messages(bucket, self._me)
+        messages, codec = reduction_messages(bucket, self._me), bucket.reduction.codec
         if not messages:
             return float(await self._compute(sum_of_squares, gradient))
         await self._compute(_check_finite, gradient, step)
         for part in sent(messages, self._me, Kind.PART):
-            payload = await self._coded(self._feedback.encode, bucket.group, gradient, parts[part.index], codec)
-            await self._exchange.send(part.receiver, part.key(step), payload)
+            if not _of_part(received(messages, self._me, Kind.PART), part.index):  # it waits for nobody: it goes first
+                bounds = bucket.parts[part.index]
+                payload = await self._coded(self._feedback.encode, bucket.group, gradient, bounds, codec)
+                await self._exchange.send(part.receiver, part.key(step), payload)
         point("mid-all-reduce", step)
-        squares = [0.0] * len(parts)
-        own = bucket.holders.index(self._me)
-        if own in bucket.reduction.owners:
-            await self._sum(bucket, own, step, gradient[slice(*parts[own])], messages)
-            squares[own] = await self._give(bucket, step, gradient, messages)
-        for reduced in received(messages, self._me, Kind.REDUCED):
-            low, high = parts[reduced.index]
-            total, squares[reduced.index] = await self._total_of(reduced, codec, step, high - low)
-            await self._check_parts(bucket, reduced.index, step, gradient[low:high], {reduced.sender: total})
-            await self._compute(_take, gradient[low:high], total)
+        parts = {index: _of_part(messages, index) for index in bucket.reduction.owners}
+        squares = [0.0] * len(bucket.parts)
+        for index, value in zip(parts, await self._all_of(bucket, step, gradient, parts), strict=True):
+            squares[index] = value
         return squares_of(squares)
 
+    async def _all_of(
+        self, bucket: Bucket, step: int, gradient: torch.Tensor, parts: Mapping[int, Sequence[StepMessage]]
+    ) -> list[float]:
+        """Reduce all parts side by side, and return their sums of squares: along trees, some wait for others here."""
+        tasks = [
+            asyncio.create_task(self._reduced(bucket, index, step, gradient, messages))
+            for index, messages in parts.items()
+        ]
+        try:
+            return await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _reduced(
+        self, bucket: Bucket, index: int, step: int, gradient: torch.Tensor, messages: Sequence[StepMessage]
+    ) -> float:
+        """Replace one part of the gradient by its total, and return that one's sum of squares."""
+        mine, own = gradient[slice(*bucket.parts[index])], bucket.holders[index] == self._me
+        if own:
+            await self._sum(bucket, index, step, mine, mine, messages)
+            return await self._give(bucket, step, gradient, messages)
+        if received(messages, self._me, Kind.PART):
+            partial = torch.empty_like(mine)
+            await self._sum(bucket, index, step, mine, partial, messages)
+            for part in sent(messages, self._me, Kind.PART):
+                payload = await self._coded(encode, partial, part_codec(bucket, part))
+                await self._exchange.send(part.receiver, part.key(step), payload)
+            del partial
+        (reduced,) = received(messages, self._me, Kind.REDUCED)
+        return await self._take(bucket, reduced, step, mine, messages)
+
     async def _sum(
-        self, bucket: Bucket, own: int, step: int, mine: torch.Tensor, messages: Sequence[StepMessage]
+        self,
+        bucket: Bucket,
+        index: int,
+        step: int,
+        mine: torch.Tensor,
+        into: torch.Tensor,
+        messages: Sequence[StepMessage],
     ) -> None:
-        """Replace the own part by the sum over all holders."""
+        """Put the sum of the own part and of all that come to this peer of it `into` a tensor."""
         sums: dict[str, torch.Tensor] = {}
         for part in received(messages, self._me, Kind.PART):
             data = await self._exchange.receive(part.sender, part.key(step))
-            sums[part.sender] = await self._decoded(part, bucket.reduction.codec, step, data, len(mine), decode)
-        await self._check_parts(bucket, own, step, mine, sums)
-        await self._compute(sum_of_parts, mine, [sums.get(holder) for holder in bucket.holders])
-        await self._compute(_check_finite, mine, step)
+            sums[part.sender] = await self._decoded(part, part_codec(bucket, part), step, data, len(mine), decode)
+        await self._check_parts(bucket, index, step, mine, sums)
+        by_holder = [sums.get(holder) for holder in bucket.holders if holder in sums or holder == self._me]
+        await self._compute(sum_of_parts, mine, by_holder, into)
+        await self._compute(_check_finite, into, step)
 
     async def _give(self, bucket: Bucket, step: int, gradient: torch.Tensor, messages: Sequence[StepMessage]) -> float:
-        """Send the own part's total to all others, with one seal, and return its sum of squares."""
+        """Send the own part's total to those that have sent theirs, with one seal, and return its sum of squares."""
         own = bucket.holders.index(self._me)
         part = bucket.parts[own]
         found: list[float] = []
@@ -138,6 +174,29 @@ class AllReduce:
         self._receipts.append(receipt_of(key, seal, squares))
         for reduced in sent(messages, self._me, Kind.REDUCED):
             await self._exchange.send(reduced.receiver, key, payload, seal.signature)
+        return squares
+
+    async def _take(
+        self, bucket: Bucket, reduced: StepMessage, step: int, mine: torch.Tensor, messages: Sequence[StepMessage]
+    ) -> float:
+        """Take a total, whose owner's seal holds, hand the same bytes on to those that wait for it here, and return its
+        sum of squares."""
+        key, owner = reduced.key(step), bucket.holders[reduced.index]
+        payload, signature = unsealed(await self._exchange.receive(reduced.sender, key))
+        hashing = asyncio.create_task(self._seals.hash(payload))
+        codec = bucket.reduction.codec
+        total, squares = await self._decoded(reduced, codec, step, payload, len(mine), _decode_and_square)
+        seal = Seal(await hashing, signature)
+        try:
+            self._seals.check(owner, key, seal, squares)
+        except Refused as error:
+            # Nobody hands on what it has not checked so itself: it is the sender's fault, whoever owns the part.
+            raise self._exchange.refuse(reduced.sender, FrameFault.SEAL, f"{key} with a false seal: {error}") from None
+        self._receipts.append(receipt_of(key, seal, squares))
+        for onward in sent(messages, self._me, Kind.REDUCED):
+            await self._exchange.send(onward.receiver, key, payload, signature)
+        await self._check_parts(bucket, reduced.index, step, mine, {owner: total})
+        await self._compute(_replace, mine, total)
         return squares
 
     async def _check_parts(
@@ -170,22 +229,6 @@ class AllReduce:
 
         return await self._host_copies.to_host(*await self._compute(run, *arguments))
 
-    async def _total_of(
-        self, message: StepMessage, codec: CodecName, step: int, elements: int
-    ) -> tuple[torch.Tensor, float]:
-        """Return a reduced part that another holder sends, whose seal holds, and its sum of squares."""
-        sender, key = message.sender, message.key(step)
-        payload, signature = unsealed(await self._exchange.receive(sender, key))
-        hashing = asyncio.create_task(self._seals.hash(payload))
-        values, squares = await self._decoded(message, codec, step, payload, elements, _decode_and_square)
-        seal = Seal(await hashing, signature)
-        try:
-            self._seals.check(sender, key, seal, squares)
-        except Refused as error:
-            raise self._exchange.refuse(sender, FrameFault.SEAL, f"{key} with a false seal: {error}") from None
-        self._receipts.append(receipt_of(key, seal, squares))
-        return values, squares
-
     async def _decoded(
         self,
         message: StepMessage,
@@ -204,13 +247,17 @@ class AllReduce:
         return decoded
 
 
-def sum_of_parts(mine: torch.Tensor, by_holder: list[torch.Tensor | None]) -> None:
-    """Replace the own part by the sum over all holders, one addition after the other in their order, so that any device
-    has the same bits of it; None in `by_holder` stands for the own one."""
+def sum_of_parts(mine: torch.Tensor, by_holder: list[torch.Tensor | None], into: torch.Tensor) -> None:
+    """Put `into` a tensor the sum over all holders, one addition after the other in their order, so that any device has
+    the same bits of it; None in `by_holder` stands for the own one, which may be what it is put into."""
     total = torch.zeros_like(mine)
     for other in by_holder:
         total += mine if other is None else other
-    mine.copy_(total)
+    into.copy_(total)
+
+
+def _of_part(messages: Iterable[StepMessage], index: int) -> list[StepMessage]:
+    return [one for one in messages if one.index == index]
 
 
 def _decode_and_square(data: torch.Tensor, codec: CodecName, shape: tuple[int, ...]) -> tuple[torch.Tensor, float]:
@@ -224,5 +271,5 @@ def _check_finite(gradient: torch.Tensor, step: int) -> None:
         raise Diverged(f"step {step}: a gradient is")
 
 
-def _take(part: torch.Tensor, total: torch.Tensor) -> None:
+def _replace(part: torch.Tensor, total: torch.Tensor) -> None:
     part.copy_(total)

@@ -6,12 +6,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from dtfm_protocol.plan.plan import Plan
-from dtfm_protocol.plan.reductions import Reduction, reductions
-
-BUCKET_BYTES = 25 << 20
-"""Bytes of a bucket at most: large enough that a link's delay is small beside it, small enough that the first can be on
-its way while the backward still runs (as in PyTorch's DDP; Li et al., arXiv 2006.15704)."""
-_VALUE_BYTES = 4
+from dtfm_protocol.plan.reductions import BUCKET_BYTES, Reduction, reductions
 
 
 @dataclass(frozen=True)
@@ -61,7 +56,7 @@ def flats_of(
     Args:
     groups: number of elements of each of the stage's parameters, by name; in the order in which a backward is through.
     shared: the parameters that first and last stage share, if the model ties its embeddings.
-    most_bytes: bytes of a bucket at most; the same for all its holders.
+    most_bytes: bytes of a bucket at most, as in `Reduction.bucket_elements`; the same for all its holders.
     """
     found = [one for one in reductions(plan, tied=bool(shared)) if stage in one.stages]
     tied = set(shared) if len(found) > 1 else set()
@@ -79,7 +74,7 @@ def _flat(groups: Sequence[Mapping[str, int]], reduction: Reduction, most_bytes:
     names = tuple(name for group in groups for name in group)
     ends = list(accumulate(sum(group.values()) for group in groups))
     elements = ends[-1]
-    most = most_bytes // _VALUE_BYTES
+    most = reduction.bucket_elements(elements, most_bytes)
     buckets = tuple(
         Bucket(
             number,

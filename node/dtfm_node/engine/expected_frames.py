@@ -9,6 +9,7 @@ from dtfm_node.engine.step_messages import (
     ballot_messages,
     boundary_messages,
     evaluation_messages,
+    part_codec,
     received,
     reduction_messages,
 )
@@ -42,10 +43,11 @@ def step_frames(
     for message in received(boundary_messages(plan, me), me):
         yield ExpectedFrame(message.sender, message.key(step), sizes[message.kind])
     for bucket in buckets:
-        parts = [payload_bytes(bucket.reduction.codec, (high - low,)) for low, high in bucket.parts]
+        elements = [high - low for low, high in bucket.parts]
         for message in received(reduction_messages(bucket, me), me):
+            size = payload_bytes(part_codec(bucket, message), (elements[message.index],))
             seal = SEAL_BYTES if message.kind is Kind.REDUCED else 0
-            yield ExpectedFrame(message.sender, message.key(step), parts[message.index] + seal)
+            yield ExpectedFrame(message.sender, message.key(step), size + seal)
 
 
 def evaluation_frames(

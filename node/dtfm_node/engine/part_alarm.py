@@ -1,6 +1,6 @@
 """Alarm for parts of a gradient that are well-formed and wrong: norms and directions that no honest replica's have.
 
-Each owner of a part judges what the other replicas send it to be summed, and they judge the sum, each by its own
+Whoever sums a part judges what other replicas send it to be summed, and all judge the total, each by its own
 gradient: that alone it knows to be true, so nobody else's lies can make an honest part look wrong. The decisions are
 pure; `compare_parts` measures on tensors.
 
@@ -11,7 +11,7 @@ also seen what stays below them.
 
 import math
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -185,33 +185,48 @@ class PartAlarm:
         """Return how near to an alarm each sender of part `index` of a bucket is; a step without an alarm counts as
         usual from then on.
 
-        Its owner judges what it is to sum, the others what its owner has made of it. Small parts are not judged.
+        Who sums judges what it is sent to be summed, the others what the part's owner has made of it. Small parts are
+        not judged.
         """
         if seen.elements < SMALLEST_PART or not math.isfinite(seen.norm):
             return {}
-        targets, is_sum = self._targets(step), bucket.holders[index] != self._me
-        whole = sum(targets[holder] for holder in bucket.holders)
-        shares = {peer: whole if is_sum else targets[peer] for peer in seen.others}
+        targets, summed = self._targets(step), _summed(bucket, index, seen)
+        shares = {peer: sum(targets[holder] for holder in holders) for peer, holders in summed.items()}
         # What is sent is divided by the targets of the whole step.
         of_step = sum(targets[peer] for peer in self._one_stage)
         means = {peer: part.norm * of_step / max(1, shares[peer]) for peer, part in seen.others.items()}
-        if (mine := targets[self._me]) > 0:
+        if (mine := targets[self._me]) > 0 and not self._is_seen_before(bucket, index, seen):
             self._history(bucket, index, self._me).add(seen.norm * of_step / mine, mine)
-        strains = {peer: self._strain(bucket, index, peer, means[peer], shares[peer], seen, step) for peer in means}
+        strains = {
+            peer: self._strain(bucket, index, peer, means[peer], shares[peer], summed[peer], seen, step)
+            for peer in means
+        }
         if not any(strain.fault for strain in strains.values()):
             for peer in means:
                 if shares[peer] > 0:
                     self._history(bucket, index, peer).add(means[peer], shares[peer])
         return strains
 
+    def _is_seen_before(self, bucket: Bucket, index: int, seen: PartsSeen) -> bool:
+        """Whether the own part has been looked at already in this step: it was summed with others' on the way."""
+        place = bucket.holders.index(self._me)
+        return bucket.holders[index] in seen.others and bool(bucket.reduction.children(index, place))
+
     def _strain(
-        self, bucket: Bucket, index: int, peer: str, norm: float, share: int, seen: PartsSeen, step: int
+        self,
+        bucket: Bucket,
+        index: int,
+        peer: str,
+        norm: float,
+        share: int,
+        summed: Sequence[str],
+        seen: PartsSeen,
+        step: int,
     ) -> Strain:
-        """Return how near to an alarm is what `peer` sent, whose mean over `share` targets has the norm `norm`."""
-        is_sum = bucket.holders[index] != self._me
-        lenience = (self._lenience if step == self._first else 1.0) * (SUMS if is_sum else 1.0)
-        summed = bucket.holders if is_sum else (peer, self._me)
-        if len({self._stage[holder] for holder in summed}) > 1:
+        """Return how near to an alarm is what `peer` sent: the sum of what the holders `summed` have, whose mean over
+        `share` targets has the norm `norm`."""
+        lenience = (self._lenience if step == self._first else 1.0) * (SUMS if len(summed) > 1 else 1.0)
+        if len({self._stage[holder] for holder in (*summed, self._me)}) > 1:
             # What first and last stage share is not the same thing to both: only the past can say what is usual.
             return Strain(large=norm / (self._history(bucket, index, peer).largest(max(1, share)) * lenience))
         usual = self._history(bucket, index, self._me)
@@ -227,6 +242,16 @@ class PartAlarm:
 
     def _history(self, bucket: Bucket, index: int, peer: str) -> NormHistory:
         return self._past.setdefault((bucket.group, index, peer), NormHistory())
+
+
+def _summed(bucket: Bucket, index: int, seen: PartsSeen) -> dict[str, tuple[str, ...]]:
+    """Return the holders whose gradients are in what each other has sent of a part: those that come to it along the
+    part's tree, or all where it is the part's owner, who sends nothing but the total."""
+    owner, holders = bucket.holders[index], bucket.holders
+    if owner in seen.others:
+        return {owner: holders}
+    places = {peer: holders.index(peer) for peer in seen.others}
+    return {peer: tuple(holders[at] for at in bucket.reduction.summed(index, place)) for peer, place in places.items()}
 
 
 class Retries:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dtfm_node.engine.buckets import Bucket
+from dtfm_protocol.job.job_file import CodecName
 from dtfm_protocol.plan.ballot import Ballot
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.wire.frames import Key, Kind
@@ -64,17 +65,26 @@ def _boundaries(plan: Plan, peer: str, index: int) -> list[tuple[str, str]]:
 def reduction_messages(bucket: Bucket, peer: str) -> list[StepMessage]:
     """Return the parts of a bucket that `peer`, one of its holders, sends or receives: first all sums, then all totals.
 
-    Every holder sends each owner of a part its own sum of it, and every owner then sends each other holder the total.
+    Along each part's tree a holder sends its parent its sum, and is sent those of its children; the total goes the
+    other way. Where there are no trees, every owner of a part is the parent of all others.
     """
-    own, owners = bucket.holders.index(peer), bucket.reduction.owners
-    others = [other for other in bucket.holders if other != peer] if own in owners else []
-    theirs = [(index, bucket.holders[index]) for index in owners if index != own]
-    return [
-        *(StepMessage(Kind.PART, index, peer, owner, bucket.group) for index, owner in theirs),
-        *(StepMessage(Kind.PART, own, other, peer, bucket.group) for other in others),
-        *(StepMessage(Kind.REDUCED, own, peer, other, bucket.group) for other in others),
-        *(StepMessage(Kind.REDUCED, index, owner, peer, bucket.group) for index, owner in theirs),
+    one, holders, group = bucket.reduction, bucket.holders, bucket.group
+    place = holders.index(peer)
+    ways = [  # each: the part, who sends up, and to whom
+        (index, sender, one.parent(index, sender))
+        for index in one.owners
+        for sender in (*one.children(index, place), *([place] if index != place else []))
     ]
+    ups = [StepMessage(Kind.PART, index, holders[child], holders[parent], group) for index, child, parent in ways]
+    downs = [StepMessage(Kind.REDUCED, index, holders[parent], holders[child], group) for index, child, parent in ways]
+    return [*sent(ups, peer), *received(ups, peer), *sent(downs, peer), *received(downs, peer)]
+
+
+def part_codec(bucket: Bucket, message: StepMessage) -> CodecName:
+    """Return the codec of a message of `reduction_messages`."""
+    if message.kind is Kind.REDUCED:
+        return bucket.reduction.codec
+    return bucket.reduction.part_codec(message.index, bucket.holders.index(message.sender))
 
 
 def ballot_messages(plan: Plan, peer: str, ballot: Ballot) -> list[StepMessage]:

@@ -40,10 +40,6 @@ from dtfm_protocol.plan.signed_commit import SignedCommit
 from dtfm_protocol.plan.state_vote import StateVote
 from dtfm_protocol.process.fault_injection import point
 
-BUCKETS_UNDER_WAY = 2
-"""Number of buckets that are reduced at a time: one is summed while the other's parts are on their way; more would only
-take memory."""
-
 
 class Trainer:
     """Trainer of the stage that the plan gives to peer `me`."""
@@ -220,7 +216,7 @@ class Trainer:
         All holders take the same order, and start one only when an earlier one is done: how much of it lies in memory
         is bounded, and nobody waits for what another has put off.
         """
-        room = asyncio.Semaphore(BUCKETS_UNDER_WAY)
+        room = asyncio.Semaphore(max((bucket.reduction.under_way for bucket in buckets), default=1))
 
         async def run(bucket: Bucket) -> float:
             begun = time.monotonic()

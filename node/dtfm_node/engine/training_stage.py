@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from dtfm_node.engine.bf16_weights import keep_in_bf16
-from dtfm_node.engine.buckets import BUCKET_BYTES, flats_of
+from dtfm_node.engine.buckets import flats_of
 from dtfm_node.engine.device import autocast
 from dtfm_node.engine.elementwise_update import UpdateSettings
 from dtfm_node.engine.final_groups import FinalGroups, Finished
@@ -27,6 +27,7 @@ from dtfm_protocol.model.stage import Stage, build_stage, loss_sum, right_count
 from dtfm_protocol.model.tied_embeddings import shared_names
 from dtfm_protocol.plan.peer_state import LayerRange, Mark
 from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.plan.reductions import BUCKET_BYTES
 from dtfm_protocol.plan.signed_commit import SignedCommit
 from dtfm_protocol.wire.codecs import decode, encode, is_finite
 

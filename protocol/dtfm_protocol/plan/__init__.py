@@ -7,6 +7,7 @@
 - `peer_state`: the state of a peer: under which plans it may still act, and which states of the model it holds
 - `plan`: which peer serves which stage of which micro-batch
 - `played_pace`: the pace of a plan's step: the durations and delays by which its orders of compute are made
+- `reduction_trees`: the trees along which holders of gradients sum them: a ring, two levels, and any other way
 - `reductions`: the reductions of a step: who sums which gradients with whom, in which codec, and which part of them
   each sums
 - `schedule`: pipeline schedules as data: the order in which each peer computes its share of a step

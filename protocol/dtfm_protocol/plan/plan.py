@@ -34,6 +34,7 @@ from dtfm_protocol.plan.lineage import LINEAGE_LIMIT, Ancestor, Chain
 from dtfm_protocol.plan.mark import StateDigest
 from dtfm_protocol.plan.peer_state import LayerRange, Mark
 from dtfm_protocol.plan.played_pace import Pacing
+from dtfm_protocol.plan.reduction_trees import ReductionTrees
 from dtfm_protocol.plan.signed_commit import SignedCommit
 from dtfm_protocol.plan.summed_parts import SummedParts
 from dtfm_protocol.schema import NEEDED, Needs, Schema, check_needs, needs_of, unknown_key
@@ -109,6 +110,9 @@ class Plan(Schema):
     parts: Annotated[SummedParts | None, NEEDED] = Field(default=None, exclude_if=not_)
     """How much of each bucket of gradients each replica sums. Without it all replicas of a stage sum equally much. All
     peers must know it: each awaits what the others send by it."""
+    trees: Annotated[ReductionTrees | None, NEEDED] = Field(default=None, exclude_if=not_)
+    """Who sends its sum of a part to whom. Without it each sends to the part's owner directly. All peers must know it:
+    each awaits what the others send by it."""
     seal_hash: Annotated[SealHash, NEEDED] = Field(default="sha256", exclude_if=lambda name: name == "sha256")
     """The hash of reduced parts that their owners seal. All peers must know it: each checks what the others seal."""
     resume: Resume = Resume()
@@ -173,9 +177,11 @@ class Plan(Schema):
         return self
 
     @model_validator(mode="after")
-    def _parts_are_of_these_replicas(self) -> Self:
+    def _reductions_are_of_these_replicas(self) -> Self:
         if self.parts is not None:
             self.parts.check([len(self.replicas(stage)) for stage in range(len(self.stages))])
+        if self.trees is not None:
+            self.trees.check([len(self.replicas(stage)) for stage in range(len(self.stages))])
         return self
 
     @computed_field  # type: ignore[prop-decorator]

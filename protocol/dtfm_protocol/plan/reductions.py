@@ -6,6 +6,7 @@ allocator's simulators.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate, pairwise
 
 from dtfm_protocol.bounds import FIRST_SHARED_BUCKET, MOST_BUCKETS
@@ -16,9 +17,21 @@ OWN_BUCKETS = range(FIRST_SHARED_BUCKET)
 """Numbers of the buckets of a stage's own gradients."""
 SHARED_BUCKETS = range(FIRST_SHARED_BUCKET, MOST_BUCKETS)
 """Numbers of the buckets of parameters that first and last stage share (tied embeddings)."""
+BUCKET_BYTES = 25 << 20
+"""Bytes of a bucket at most: large enough that a link's delay is small beside it, small enough that the first can be on
+its way while the backward still runs (as in PyTorch's DDP; Li et al., arXiv 2006.15704)."""
+BUCKETS_UNDER_WAY = 2
+"""Number of buckets of a reduction at a time: one is summed while the other's parts are on their way; more would only
+take memory."""
+TREE_BUCKETS = 8
+"""The same where there are trees, of as many times smaller buckets: along a tree one waits for the other, hop by hop,
+so that as many as it has hops keep all of its links busy."""
+SMALLEST_TREE_BUCKET = 256 << 10
+"""Bytes below which a bucket is not made smaller for that."""
+_VALUE_BYTES = 4
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Reduction:
     """Sum, over all peers that hold them, of the gradients that they hold in common. It is cut into buckets, and each
     bucket into parts, each of which one holder sums and gives to all."""
@@ -31,6 +44,9 @@ class Reduction:
     """Codec of what holders send each other."""
     parts: tuple[int, ...] = ()
     """Sizes of the holders' parts beside each other; (): all alike. Who has 0 sums nothing."""
+    trees: tuple[tuple[int, ...], ...] = ()
+    """For each part, the place of each holder's parent, as `ReductionTrees` has it; (), in whole or for one part: all
+    send to its owner directly."""
 
     @property
     def is_shared(self) -> bool:
@@ -52,6 +68,52 @@ class Reduction:
         """Places, among the holders, of those that sum a part, ascending."""
         return tuple(place for place, size in enumerate(self.sizes) if size > 0)
 
+    def parent(self, index: int, place: int) -> int:
+        """Return the place of the holder to which the one in `place` sends its sum of part `index`; the owner's own."""
+        tree = self.trees[index] if self.trees else ()
+        return tree[place] if tree else index
+
+    def children(self, index: int, place: int) -> tuple[int, ...]:
+        """Return the places of the holders that send their sums of part `index` to the one in `place`, ascending."""
+        return self._children[index][place]
+
+    @cached_property
+    def _children(self) -> tuple[tuple[tuple[int, ...], ...], ...]:
+        """The children of each holder, by place, for each part."""
+        count = range(len(self.holders))
+        return tuple(
+            tuple(tuple(at for at in count if at != place and self.parent(index, at) == place) for place in count)
+            for index in count
+        )
+
+    def summed(self, index: int, place: int) -> tuple[int, ...]:
+        """Return the places of those whose gradients are in what the holder in `place` sends of part `index`: its own,
+        and all that come to it."""
+        below = [at for child in self.children(index, place) for at in self.summed(index, child)]
+        return tuple(sorted([place, *below]))
+
+    def part_codec(self, index: int, place: int) -> CodecName:
+        """Return the codec in which the holder in `place` sends its sum of part `index`: sums of several go on in
+        fp32, so that each number is rounded once on the way, and once as a total."""
+        return "fp32" if self.children(index, place) else self.codec
+
+    @property
+    def under_way(self) -> int:
+        """Number of its buckets that are reduced at a time."""
+        return TREE_BUCKETS if self.trees else BUCKETS_UNDER_WAY
+
+    def bucket_elements(self, elements: int, most_bytes: int = BUCKET_BYTES) -> int:
+        """Return the elements of its buckets where there are so many in all; the last one may have fewer.
+
+        Args:
+            most_bytes: bytes of gradients, in fp32, of a bucket that goes directly.
+        """
+        most = most_bytes // _VALUE_BYTES
+        if not self.trees:
+            return most
+        share = max(SMALLEST_TREE_BUCKET // _VALUE_BYTES, -(-elements // TREE_BUCKETS))
+        return max(1, min(most * BUCKETS_UNDER_WAY // TREE_BUCKETS, share))
+
     def bounds(self, elements: int) -> list[tuple[int, int]]:
         """Return the bounds `[low, high)` of each holder's part of so many elements."""
         sizes = self.sizes
@@ -71,15 +133,22 @@ def reductions(plan: Plan, *, tied: bool) -> tuple[Reduction, ...]:
     Args:
         tied: whether the job trains a matrix that first and last stage hold both, where they are two.
     """
-    codec, last, given = plan.wire.gradients, len(plan.stages) - 1, plan.parts
+    codec, last, parts, trees = plan.wire.gradients, len(plan.stages) - 1, plan.parts, plan.trees
     own = [
-        Reduction((stage,), plan.replicas(stage), codec, given.stages[stage] if given else ())
+        Reduction(
+            (stage,),
+            plan.replicas(stage),
+            codec,
+            parts.stages[stage] if parts else (),
+            trees.stages[stage] if trees else (),
+        )
         for stage in range(last + 1)
     ]
     if not tied or last == 0:
         return tuple(own)
     both = plan.replicas(0) + plan.replicas(last)
-    return (*own, Reduction((0, last), both, codec, given.shared if given else ()))
+    shared = Reduction((0, last), both, codec, parts.shared if parts else (), trees.shared if trees else ())
+    return (*own, shared)
 
 
 def held_by(found: Sequence[Reduction], peer: str) -> tuple[Reduction, ...]:
