@@ -8,12 +8,16 @@ import numpy as np
 import pytest
 
 from dtfm_coordinator.allocator.foundations.links import Links
+from dtfm_coordinator.allocator.problem.bucket_cut import BucketCut
 from dtfm_coordinator.allocator.problem.model_demand import ActionSeconds
 from dtfm_coordinator.allocator.problem.problem_arrays import SCHEDULES
 from dtfm_coordinator.allocator.simulator.simulator import simulate
 from dtfm_coordinator.tools.explain.critical_path import Part, by_cause, critical_path
 from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.plan.reduction_trees import ReductionTrees
+from dtfm_protocol.plan.reductions import Reduction
 from tests.coordinator.test_explain import found, plan, swarm
+from tests.harness.drawn_trees import drawn_trees
 
 TIED = (0.0, 2.3)
 """Bytes of gradients that first and last stage share."""
@@ -60,6 +64,26 @@ def test_the_parts_of_the_critical_path_follow_each_other_and_add_up_to_the_step
         if part.cause == "compute":
             assert part.item is not None
             assert (part.start, part.end) == (part.item.start, part.item.end)
+
+
+def in_buckets(one: Reduction, size: float) -> BucketCut:
+    """Three, two at a time, of which two are final before the last action is over."""
+    return BucketCut((size / 2, size / 4, size / 4), 2, ((0.3, 0.7, 1.0),) * len(one.stages))
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("seed", range(40))
+def test_they_do_where_gradients_are_reduced_in_buckets_and_along_trees(seed: int, shared: bool) -> None:
+    of, links, seconds, update, gradients = random_step(seed, shared=shared)
+    counts = [len(of.replicas(stage)) for stage in range(len(of.stages))]
+    trees = ReductionTrees(stages=tuple(drawn_trees(count, seed) for count in counts))
+    of = of.model_copy(update={"trees": trees})
+    larger = [3 * one for one in gradients]
+    played = simulate(of, links, seconds, (1.0, 0.7), larger, update, TIED[seed % 2], in_buckets)
+    path = critical_path(of, links, played)
+    assert math.fsum(part.seconds for part in path) == pytest.approx(played.cost.total, abs=1e-9, rel=1e-9)
+    assert path[0].start == 0.0
+    assert all(earlier.end == later.start for earlier, later in pairwise(path))
 
 
 @pytest.mark.parametrize("seed", range(25))

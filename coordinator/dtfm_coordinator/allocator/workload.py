@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dtfm_coordinator.allocator.foundations.links import Links
+from dtfm_coordinator.allocator.problem.bucket_cut import buckets_of
 from dtfm_coordinator.allocator.problem.model_demand import (
     ModelDemand,
     layer_seconds,
@@ -58,6 +59,7 @@ def predict(view: View, work: Workload, plan: Plan) -> Simulation:
         [work.demand.gradient_bytes(first, end, plan.wire) for first, end in plan.stages],
         optimizer_seconds(plan, work.demand, speeds),
         work.demand.tied_gradient_bytes(plan.wire),
+        buckets_of(plan, work.demand),
     )
 
 

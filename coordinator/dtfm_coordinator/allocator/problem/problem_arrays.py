@@ -12,6 +12,7 @@ from dtfm_coordinator.allocator.problem.model_demand import ModelDemand
 from dtfm_protocol.job.job_file import ScheduleName, Wire
 from dtfm_protocol.model.memory_model import COPY_BYTES_PER_PARAMETER, FEEDBACK_BYTES_PER_PARAMETER
 from dtfm_protocol.model.stage_compute import untrained_prefix
+from dtfm_protocol.plan.reductions import BUCKET_BYTES
 from dtfm_protocol.view.view import LayerSeconds
 from dtfm_protocol.wire.codec_sizes import BYTES_A_VALUE, FED_BACK
 
@@ -59,6 +60,8 @@ class Problem(NamedTuple):
     head_gradients: float
     tied_gradients: float
     """Bytes of the head's gradients that are held once where one stage has both ends."""
+    bucket_bytes: float
+    """Bytes of a full bucket of gradients, as coded for the wire."""
     head_layers: float
     trained_before: Floats
     """Number of layers of which anything is trained before each, shape (layers + 1,)."""
@@ -157,6 +160,7 @@ def problem(
         embedding_gradients=width * (demand.embedding_parameters - demand.frozen_embedding_parameters),
         head_gradients=width * (demand.head_parameters - demand.frozen_head_parameters),
         tied_gradients=width * demand.trained_tied_parameters,
+        bucket_bytes=BUCKET_BYTES / BYTES_A_VALUE["fp32"] * width,
         head_layers=float(demand.head_layers),
         trained_before=np.array([0.0, *accumulate(map(float, demand.is_trained))]),
         untrained_prefix=untrained_prefix(demand.is_trained, embedding=demand.is_embedding_trained),

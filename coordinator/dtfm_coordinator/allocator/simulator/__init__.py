@@ -3,8 +3,10 @@
 - `compiled_schedule`: order of compute as the runtime has it (`dtfm_protocol.plan.schedule.orders`), over slots, as
   machine code
 - `fair_share`: max-min fair rates of transfers that share capacities, kept up to date as transfers come and go
-- `fast_all_reduce`: the fast form of the all-reduces at a step's end, as machine code: of each stage, and of what first
-  and last stage share
+- `fast_all_reduce`: the fast form of all-reduces of one bucket, in closed form, as machine code: of a stage, and of
+  what both ends share
+- `fast_buckets`: reductions of a layout bucket by bucket, as machine code: `problem.bucket_cut` on arrays
+- `fast_reduction`: the fast form of reductions in buckets and along trees, event by event, as machine code
 - `fast_simulator`: the fast form of the simulated training step: `simulator` on arrays, as machine code, for the search
 - `heap`: binary heap of numbered events in two arrays, for compiled loops: the earliest first, of those the lowest
   number
@@ -12,6 +14,7 @@
 - `predicted_seconds`: what one training step is predicted to take, in parts that add up
 - `simulated_network`: messages on a network over time: each ordered link carries its own one after another, and links
   share capacities
+- `simulated_reduction`: one reduction of a simulated step, bucket by bucket, as the engine runs it
 - `simulated_timeline`: what happens in a simulated training step, and when: for charts, and to say where the time goes
 - `simulator`: one training step played out exactly, event by event: compute, messages, all-reduce, commit, optimizer
 - `slot_course`: course of a step over slots: routes, the order of compute and its pace, and which stages must recompute

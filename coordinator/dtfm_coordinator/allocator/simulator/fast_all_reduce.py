@@ -1,4 +1,4 @@
-"""Fast form of the all-reduces at a step's end, as machine code: of each stage, and of what first and last stage share.
+"""Fast form of all-reduces of one bucket, in closed form, as machine code: of a stage, and of what both ends share.
 
 Every holder of gradients sends each owner of a part its own of it; the owner that has all of it sends the sum to all.
 Parts are shares of the whole, by slot, for both reductions, or none: then all are alike.
@@ -82,6 +82,7 @@ def tied_all_reduced(
     peers: Ints,
     counts: Ints,
     ends: Floats,
+    final: Floats,
     pairs: Ints,
     backlog: Floats,
     own: tuple[float, float],
@@ -94,6 +95,7 @@ def tied_all_reduced(
     peers: number of the peer in each slot, shape (slots,).
     counts: number of peers of each stage, shape (K,), K > 1.
     ends: seconds at which each slot has ended its last action, shape (slots,).
+    final: seconds at which each slot has its gradients of what is shared, shape (slots,).
     pairs: pairs of slots between which micro-batches go, shape (P, 2).
     backlog: seconds at which each pair's link back has carried all gradients, shape (P,).
     own: bytes of the first stage's gradients, and of the last one's, without those that they share.
@@ -113,7 +115,7 @@ def tied_all_reduced(
             sizes[TIED, slot] = shares[TIED, slot] * whole[TIED, slot]
     through = np.empty((2, slots), dtype=np.float64)
     for slot in range(slots):
-        through[OWN, slot], through[TIED, slot] = ends[slot], ends[slot]
+        through[OWN, slot], through[TIED, slot] = ends[slot], final[slot]
     sent, taken = np.zeros(slots, dtype=np.float64), np.zeros(slots, dtype=np.float64)
     summed = _both_exchanged(problem, peers, counts, sizes, whole, through, left, sent, taken, True)
     reduced = _both_exchanged(problem, peers, counts, sizes, whole, summed, left, sent, taken, False)

@@ -4,8 +4,8 @@ Both play every action in the runtime's order and every message over its link:
 
 - a peer computes one action at a time, as soon as what it needs has arrived; sending costs no compute;
 - an ordered link carries its messages one after another and delivers each `alpha` seconds after its last byte left;
-- a stage's peers reduce their gradients by sharded parameter servers as soon as each is through with its actions, while
-  other stages still compute, and those of first and last stage together the gradients of a matrix that they share; a
+- a stage's peers reduce their gradients by sharded parameter servers, bucket by bucket as these are final, while other
+  stages still compute, and those of first and last stage together the gradients of a matrix that they share; a
   commit is collected and sent out; then each peer takes its optimizer step.
 
 They differ in how transfers that meet at one peer share its uplink or downlink. The simulator gives each its fair share
@@ -25,6 +25,15 @@ from dtfm_coordinator.allocator.simulator.fast_all_reduce import (
     equal_parts,
     seconds_to_send,
     tied_all_reduced,
+)
+from dtfm_coordinator.allocator.simulator.fast_buckets import (
+    bucket_count,
+    ends_reduced,
+    in_one_each,
+    is_limited,
+    last_share,
+    stage_reduced,
+    tied_final,
 )
 from dtfm_coordinator.allocator.simulator.heap import pop, push
 from dtfm_coordinator.allocator.simulator.slot_course import Course
@@ -64,7 +73,7 @@ def play(
     if parts.shape[1] == 0:
         parts = equal_parts(counts)
     kinds = kinds_of(problem.schedule)
-    ends, backlog = _last_actions(problem, peers, counts, layers, course)
+    begun, ends, backlog = _last_actions(problem, peers, counts, layers, course)
     busiest, last, slot = 0.0, 0.0, 0
     committed, arbiter = 0.0, peers[course.routes[0, 0]]
     tied = problem.tied_gradients if stages > 1 else 0.0
@@ -96,11 +105,22 @@ def play(
         update_layers[stage] = gradients / problem.whole_layer_gradients
         if tied == 0.0 or 0 < stage < stages - 1:
             shares = parts[OWN, first_slot:slot]
-            reduced = all_reduced(problem, peers[first_slot:slot], ends[first_slot:slot], gradients, shares)
+            which = (layer - layers[stage], layers[stage], stage, stages)
+            since, until = begun[first_slot:slot], ends[first_slot:slot]
+            if counts[stage] == 1 or bucket_count(problem, gradients) == 1:
+                final = since + last_share(problem, which, gradients) * (until - since)
+                reduced = all_reduced(problem, peers[first_slot:slot], final, gradients, shares)
+            else:
+                reduced = stage_reduced(problem, peers[first_slot:slot], which, gradients, since, until, shares)
             for member in range(first_slot, slot):
                 held[member] = reduced[member - first_slot]
     if tied > 0.0:
-        both = tied_all_reduced(problem, peers, counts, ends, course.pairs, backlog, (first_own, last_own), parts)
+        own = (first_own, last_own)
+        if in_one_each(problem, first_own, last_own) and is_limited(problem, peers, counts):
+            final = tied_final(problem, counts, layers, begun, ends)
+            both = tied_all_reduced(problem, peers, counts, ends, final, course.pairs, backlog, own, parts)
+        else:
+            both = ends_reduced(problem, peers, counts, layers, own, begun, ends, course.pairs, backlog, parts)
         for member in range(slots):
             if member < counts[0] or member >= slots - counts[-1]:
                 held[member] = both[member]
@@ -127,9 +147,9 @@ def _last_actions(
     counts: Ints,
     layers: Ints,
     course: Course,
-) -> tuple[Floats, Floats]:
-    """Return the seconds at which each slot has ended its last action, and those at which each pair's link back has
-    carried all gradients.
+) -> tuple[Floats, Floats, Floats]:
+    """Return the seconds at which each slot has begun its last action, and ended it, and those at which each pair's
+    link back has carried all gradients.
 
     One long function on purpose, as `order_actions` is.
     """
@@ -200,6 +220,8 @@ def _last_actions(
                 continue
             busy[other] = True
             size = push(keys, values, size, max(clock[other], there) + took[kind, other], other)
+    begun = clock.copy()
     for slot in range(slots):
         assert done[slot] == starts[slot + 1]
-    return clock, free[BACKWARD]
+        begun[slot] -= took[actions[starts[slot + 1] - 1] % KINDS, slot]
+    return begun, clock, free[BACKWARD]

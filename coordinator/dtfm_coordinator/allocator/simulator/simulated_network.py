@@ -12,7 +12,7 @@ from functools import partial
 
 from dtfm_coordinator.allocator.foundations.links import Links
 from dtfm_coordinator.allocator.simulator.fair_share import FairShare
-from dtfm_coordinator.allocator.simulator.simulated_timeline import Transfer, TransferKind
+from dtfm_coordinator.allocator.simulator.simulated_timeline import BucketPart, Transfer, TransferKind
 
 At = Callable[[float, Callable[[float], None]], None]
 """Function that has another one called with the time, at that time in seconds."""
@@ -21,7 +21,9 @@ At = Callable[[float, Callable[[float], None]], None]
 class SimulatedMessage:
     """Message on its way; times in seconds since the step began."""
 
-    __slots__ = ("arrive", "kind", "left", "micro_batch", "ready", "receiver", "sender", "size", "start", "updated")
+    __slots__ = (
+        "arrive", "kind", "left", "micro_batch", "part", "ready", "receiver", "sender", "size", "start", "updated",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -32,9 +34,10 @@ class SimulatedMessage:
         size: float,
         ready: float,
         arrive: Callable[[float], None],
+        part: BucketPart | None = None,
     ) -> None:
         self.sender, self.receiver, self.kind, self.micro_batch = sender, receiver, kind, micro_batch
-        self.size, self.ready, self.arrive = size, ready, arrive
+        self.size, self.ready, self.arrive, self.part = size, ready, arrive, part
         self.start = math.inf
         self.left = size
         """Bytes not yet carried at `updated`."""
@@ -141,6 +144,7 @@ class SimulatedNetwork:
                 message.start,
                 end,
                 arrival,
+                message.part,
             )
         )
         self._at(arrival, message.arrive)

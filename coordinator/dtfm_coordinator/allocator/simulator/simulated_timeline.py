@@ -1,5 +1,6 @@
 """Timeline of a simulated training step, for charts, and to say where the time goes."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -23,6 +24,16 @@ class SimulatedSpan(NamedTuple):
     end: float
 
 
+class BucketPart(NamedTuple):
+    """Part of a bucket of gradients that a message of a reduction carries."""
+
+    bucket: int
+    owner: int
+    """Place of the part's owner among the holders."""
+    is_total: bool
+    """Whether it is the sum over all holders; else over those below the sender in the part's tree."""
+
+
 class Transfer(NamedTuple):
     """Message between two peers; times in seconds since the step began, `ready <= start <= end <= arrival`."""
 
@@ -38,6 +49,8 @@ class Transfer(NamedTuple):
     end: float
     """Time when its last byte left; from `start` on it shares uplink and downlink with other links' messages."""
     arrival: float
+    part: BucketPart | None = None
+    """Part of an all-reduce that it carries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,3 +66,5 @@ class Simulation:
     """Seconds when the last backward ends; where weights are an action of their own, the last of both."""
     committed: float
     """Seconds when the last peer learns of the commit."""
+    begun: Mapping[tuple[str, TransferKind, int], float]
+    """Seconds when each peer began each bucket of each of its reductions."""

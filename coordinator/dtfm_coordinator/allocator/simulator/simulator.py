@@ -5,9 +5,8 @@ The step is played as `node/dtfm_node/engine` runs it:
 - a peer computes one action at a time, in the order of the plan's schedule, as soon as its input has arrived; sending
   and receiving cost no compute;
 - messages cross the network as `simulated_network` says: in order on each link, uplinks and downlinks shared;
-- the replicas of a stage reduce its gradients by parts (`engine.allreduce`): a replica whose last action is done sends
-  each owner of a part its own of it; the owner that has all of it sends the sum to all others. Who owns how much the
-  plan says (`dtfm_protocol.plan.reductions`). Stages do so at their own times, beside what other stages still send;
+- the replicas of a stage reduce its gradients bucket by bucket, by parts, as soon as a bucket is final
+  (`simulated_reduction`). Stages do so at their own times, beside what other stages still send;
 - `plan.peers[0]` collects a vote from every peer once it holds the reduced gradients, and answers all with the commit
   (`engine.step_arbiter`); these carry next to no bytes, so they take the links' delays alone; then each peer updates.
 
@@ -21,12 +20,14 @@ from functools import partial
 from typing import Literal
 
 from dtfm_coordinator.allocator.foundations.links import Links
+from dtfm_coordinator.allocator.problem.bucket_cut import BucketsOf, in_one_bucket
 from dtfm_coordinator.allocator.problem.model_demand import ActionSeconds
 from dtfm_coordinator.allocator.simulator.predicted_seconds import PredictedSeconds
 from dtfm_coordinator.allocator.simulator.simulated_network import SimulatedMessage, SimulatedNetwork
-from dtfm_coordinator.allocator.simulator.simulated_timeline import SimulatedSpan, Simulation, TransferKind
+from dtfm_coordinator.allocator.simulator.simulated_reduction import SimulatedReduction
+from dtfm_coordinator.allocator.simulator.simulated_timeline import SimulatedSpan, Simulation
 from dtfm_protocol.plan.plan import Plan
-from dtfm_protocol.plan.reductions import Reduction, reductions
+from dtfm_protocol.plan.reductions import reductions
 from dtfm_protocol.plan.schedule import Action, orders
 
 SIMULTANEOUS = 1e-12
@@ -41,6 +42,7 @@ def simulate(
     gradient_bytes: Sequence[float],
     optimizer_seconds: Mapping[str, float] | None = None,
     tied_gradient_bytes: float = 0.0,
+    buckets: BucketsOf = in_one_bucket,
 ) -> Simulation:
     """Play one training step, and return its timeline and cost.
 
@@ -53,6 +55,8 @@ def simulate(
     optimizer_seconds: seconds of each peer's update of its stage; 0 where it is not given.
     tied_gradient_bytes: bytes of the gradients that the peers of first and last stage reduce together; without effect
     where there is one stage.
+    buckets: tells the buckets of each reduction and when they are final; one each, at the end of the last action,
+    where it is not given.
 
     The parts of the cost add up to the step's end. Where a pair that cannot talk would have to, the part that waits
     for it is infinite and the parts after it are 0.
@@ -60,7 +64,7 @@ def simulate(
     Raises:
     ValueError: the peers' orders of actions wait for each other in a circle.
     """
-    step = _Step(plan, links, seconds, message_bytes, gradient_bytes, tied_gradient_bytes)
+    step = _Step(plan, links, seconds, message_bytes, gradient_bytes, tied_gradient_bytes, buckets)
     return step.run(optimizer_seconds or {})
 
 
@@ -97,6 +101,7 @@ class _Step:
         message_bytes: tuple[float, float],
         gradient_bytes: Sequence[float],
         tied_gradient_bytes: float,
+        buckets: BucketsOf,
     ) -> None:
         self._plan, self._links, self._seconds, self._message_bytes = plan, links, seconds, message_bytes
         self._last = len(plan.stages) - 1
@@ -104,13 +109,14 @@ class _Step:
         self._events = _Events()
         self._network = SimulatedNetwork(links, self._events.at)
         self._stage_of = {peer: stage for stage in range(self._last + 1) for peer in plan.replicas(stage)}
-        self._reductions: list[list[_Reduction]] = [[] for _ in plan.stages]
-        """Reductions in which the peers of each stage take part, in the order in which they send parts."""
+        self._reductions: list[list[tuple[SimulatedReduction, tuple[float, ...]]]] = [[] for _ in plan.stages]
+        """Reductions in which the peers of each stage take part, in the order in which they send parts, each with the
+        shares of the last action after which buckets are final."""
         for one in reductions(plan, tied=tied_gradient_bytes > 0):
-            size = tied_gradient_bytes if one.is_shared else gradient_bytes[one.stages[0]]
-            reduction = _Reduction(one, size, links, self._network)
-            for stage in one.stages:
-                self._reductions[stage].append(reduction)
+            cut = buckets(one, tied_gradient_bytes if one.is_shared else gradient_bytes[one.stages[0]])
+            reduction = SimulatedReduction(one, cut.sizes, cut.under_way, links, self._network)
+            for stage, final in zip(one.stages, cut.final, strict=True):
+                self._reductions[stage].append((reduction, final))
         # (micro-batch, stage) whose forward's or backward's input is there.
         self._activations = {(index, 0) for index in range(len(plan.routes))}
         self._gradients: set[tuple[int, int]] = set()
@@ -149,6 +155,7 @@ class _Step:
             transfers=tuple(sorted(self._network.transfers, key=lambda transfer: transfer.start)),
             last_backward=last_backward,
             committed=committed,
+            begun={key: at for some in self._reductions for one, _ in some for key, at in one.begun.items()},
         )
 
     def _start(self, now: float, peer: str) -> None:
@@ -164,7 +171,18 @@ class _Step:
         self._busy[peer] = True
         end = now + self._takes(peer, action)
         self._spans.append(SimulatedSpan(peer, action.kind, action.micro_batch, now, end))
+        if position == len(order) - 1:
+            self._foresee_buckets(now, end, peer)
         self._events.at(end, partial(self._finish, peer=peer))
+
+    def _foresee_buckets(self, start: float, end: float, peer: str) -> None:
+        """Have the peer take up those buckets that are final before its last action, from `start` to `end`, is over."""
+        row = self._links.index[peer]
+        for reduction, final in self._reductions[self._stage_of[peer]]:
+            for number, share in enumerate(final):
+                if share < 1.0:
+                    ready = partial(reduction.final, row=row, buckets=number + 1)
+                    self._events.at(start + share * (end - start), ready)
 
     def _takes(self, peer: str, action: Action) -> float:
         seconds: float = getattr(self._seconds[peer], action.kind)
@@ -183,11 +201,8 @@ class _Step:
         elif action.kind == "backward" and stage > 0:
             self._send(now, peer, self._plan.routes[index][stage - 1], index, "gradient")
         if self._next[peer] == len(self._orders[peer]):
-            row, reductions = self._links.index[peer], self._reductions[stage]
-            for reduction in reductions:
-                reduction.send_parts(now, row)
-            for reduction in reductions:
-                reduction.take_part(now, row)
+            for reduction, final in self._reductions[stage]:
+                reduction.final(now, self._links.index[peer], len(final))
         else:
             self._start(now, peer)
 
@@ -209,7 +224,7 @@ class _Step:
         arbiter = self._links.index[self._plan.peers[0]]
         rows = {peer: self._links.index[peer] for peer in self._stage_of}
         held = {
-            row: max(reduction.held.get(row, math.inf) for reduction in self._reductions[self._stage_of[peer]])
+            row: max(reduction.held.get(row, math.inf) for reduction, _ in self._reductions[self._stage_of[peer]])
             for peer, row in rows.items()
         }
         decided = max(time + self._delay(row, arbiter) for row, time in held.items())
@@ -221,52 +236,6 @@ class _Step:
             return 0.0
         talk = self._links.beta[sender, receiver] > 0
         return float(self._links.alpha[sender, receiver]) if talk else math.inf
-
-
-class _Reduction:
-    """All-reduce of the same gradients by all who hold them; peers by their rows in the links."""
-
-    def __init__(self, one: Reduction, gradient_bytes: float, links: Links, network: SimulatedNetwork) -> None:
-        self._kind: TransferKind = "tied all-reduce" if one.is_shared else "all-reduce"
-        self._network = network
-        self._holders = [links.index[peer] for peer in one.holders]
-        sizes = zip(self._holders, one.amounts(gradient_bytes), strict=True)
-        self._part_bytes = {row: size for row, size in sizes if size > 0}
-        """Bytes of each owner's part; of nothing there are no parts."""
-        # Each holder sends its own of a part to the owner, itself included, and needs the sums of all owners.
-        self._parts_missing = dict.fromkeys(self._part_bytes, len(self._holders))
-        self._sums_missing = dict.fromkeys(self._holders, len(self._part_bytes))
-        self.held: dict[int, float] = {}
-        """Seconds when each holder had all sums, by its row."""
-
-    def send_parts(self, now: float, row: int) -> None:
-        """Send a holder's parts to their owners, now that it has its gradients; its own it takes by `take_part`."""
-        if not self._part_bytes:
-            self.held[row] = now
-        for owner, size in self._part_bytes.items():
-            if owner != row:
-                self._send(now, row, owner, size, self.take_part)
-
-    def take_part(self, now: float, row: int) -> None:
-        """Let an owner have one more of all holders' gradients of its part, and send out the sum if it is the last;
-        without effect for who owns none."""
-        if row not in self._part_bytes:
-            return
-        self._parts_missing[row] -= 1
-        if self._parts_missing[row] == 0:
-            for other in self._holders:
-                if other != row:
-                    self._send(now, row, other, self._part_bytes[row], self._take_sum)
-            self._take_sum(now, row)
-
-    def _take_sum(self, now: float, row: int) -> None:
-        self._sums_missing[row] -= 1
-        if self._sums_missing[row] == 0:
-            self.held[row] = now
-
-    def _send(self, now: float, row: int, other: int, size: float, take: Callable[..., None]) -> None:
-        arrive = partial(take, row=other)
-        self._network.send(SimulatedMessage(row, other, self._kind, None, size, now, arrive))
 
 
 def _after(start: float, end: float) -> float:

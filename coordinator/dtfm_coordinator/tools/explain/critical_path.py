@@ -2,9 +2,9 @@
 
 Everything in a step begins when the last of what it needs is there. That last one is its binding predecessor: a
 forward's is the peer's action before it or the arrival of its input (a weight's gradients take no message); a message's
-is what made it, or the message before it on its link; a reduced gradient's is the last part or sum to arrive; the
-commit's is the last vote. Following them from the end, each stretch of time counts for one cause, so the parts add up
-to the step.
+is what made it, or the message before it on its link; a bucket's is its gradient, or the bucket that made room for it;
+a reduced gradient's is the last sum or total to arrive; the commit's is the last vote. Following them from the end,
+each stretch of time counts for one cause, so the parts add up to the step.
 """
 
 import math
@@ -17,12 +17,14 @@ from typing import Literal, NamedTuple
 from dtfm_coordinator.allocator.foundations.links import Links
 from dtfm_coordinator.allocator.simulator.simulated_timeline import (
     REDUCTIONS,
+    BucketPart,
     SimulatedSpan,
     Simulation,
     Transfer,
     TransferKind,
 )
 from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.plan.reductions import Reduction, reductions
 
 Cause = Literal["compute", "transfer", "all-reduce", "sharing", "delay", "commit", "optimizer"]
 CAUSES: tuple[Cause, ...] = ("compute", "transfer", "all-reduce", "sharing", "delay", "commit", "optimizer")
@@ -107,13 +109,16 @@ def critical_path(plan: Plan, links: Links, played: Simulation) -> tuple[Part, .
 class _Node(NamedTuple):
     """Thing that others wait for: a span or message by its index, or a peer's share in an all-reduce."""
 
-    kind: Literal["span", "message", "parts", "sums", "held"]
-    """Kind of thing. "parts": the peer has all gradients of its own part; "sums": it has all that are reduced; "held":
-    of all reductions in which it takes part."""
+    kind: Literal["span", "message", "begun", "sum", "total", "done", "held"]
+    """Kind of thing. "begun": the peer has begun a bucket; "sum": it has its sum of a part of it; "total": the sum of
+    all; "done": the totals of all parts; "held": those of all buckets of all reductions in which it takes part."""
     number: int
     """Index into the spans, the transfers or the plan's peers."""
-    reduction: TransferKind | None = None
-    """Which all-reduce, of parts and sums."""
+    reduction: TransferKind = "all-reduce"
+    """Which all-reduce, of buckets and parts."""
+    bucket: int = 0
+    owner: int = 0
+    """Place of the part's owner among the holders."""
 
 
 _Work = tuple[str, str, int | None]
@@ -147,16 +152,20 @@ class _Walk:
         for index, transfer in enumerate(self._transfers):
             queues[transfer.sender, transfer.receiver].append(index)
         self._ahead = {later: earlier for queue in queues.values() for earlier, later in pairwise(queue)}
-        # On each link of an all-reduce the part goes first, and then the sum.
-        self._parts: dict[tuple[str, TransferKind], list[int]] = defaultdict(list)
-        self._sums: dict[tuple[str, TransferKind], list[int]] = defaultdict(list)
-        self._is_sum: set[int] = set()
-        for (_, receiver), queue in queues.items():
-            for kind in REDUCTIONS:
-                reduced = [index for index in queue if self._transfers[index].kind == kind]
-                for index, into in zip(reduced, (self._parts, self._sums), strict=False):
-                    into[receiver, kind].append(index)
-                self._is_sum.update(reduced[1:])
+        self._begun = played.begun
+        self._buckets: dict[tuple[str, TransferKind], list[int]] = defaultdict(list)
+        for peer, kind, bucket in self._begun:
+            self._buckets[peer, kind].append(bucket)
+        self._came: dict[tuple[str, TransferKind, BucketPart], list[int]] = defaultdict(list)
+        """Messages by which each peer gets others' sums of a part, or its total."""
+        for index, transfer in enumerate(self._transfers):
+            if transfer.part is not None:
+                self._came[transfer.receiver, transfer.kind, transfer.part].append(index)
+        self._reduction_of: dict[tuple[str, TransferKind], Reduction] = {
+            (peer, "tied all-reduce" if one.is_shared else "all-reduce"): one
+            for one in reductions(plan, tied=True)
+            for peer in one.holders
+        }
         self._path: list[Part] = []
 
     def back(self) -> list[Part]:
@@ -234,18 +243,41 @@ class _Walk:
                 ahead = self._ahead[node.number]
                 found_at.append((_Node("message", ahead), self._transfers[ahead].end))
             return found_at
+        if node.kind == "begun":
+            return self._before_begun(node, self._peers[node.number])
         found = self._reduced(node, self._peers[node.number])
         return [(one, self._time(one)) for one in found]
 
     def _reduced(self, node: _Node, peer: str) -> list[_Node]:
-        """Return what a peer's parts, sums, or all its reduced gradients are made of."""
-        if node.reduction is None:
-            return [_Node("sums", node.number, kind) for kind in REDUCTIONS]
-        if node.kind == "parts":
-            parts = self._parts[peer, node.reduction]
-            return [_Node("span", self._last_span[peer]), *(_Node("message", part) for part in parts)]
-        sums = self._sums[peer, node.reduction]
-        return [node._replace(kind="parts"), *(_Node("message", one) for one in sums)]
+        """Return what a peer's sum or total of a part, all of a bucket, or all of its buckets are made of."""
+        kind, bucket, owner = node.reduction, node.bucket, node.owner
+        if node.kind == "held":
+            return [
+                _Node("done", node.number, kind, bucket) for kind in REDUCTIONS for bucket in self._buckets[peer, kind]
+            ]
+        begun = node._replace(kind="begun", owner=0)
+        if node.kind == "done":
+            owners = self._reduction_of[peer, kind].owners
+            return [begun, *(_Node("total", node.number, kind, bucket, each) for each in owners)]
+        if node.kind == "total" and self._reduction_of[peer, kind].holders[owner] == peer:
+            return [node._replace(kind="sum")]
+        came = self._came[peer, kind, BucketPart(bucket, owner, node.kind == "total")]
+        return [begun, *(_Node("message", one) for one in came)]
+
+    def _before_begun(self, node: _Node, peer: str) -> list[tuple[_Node, float]]:
+        """Return what a bucket waited for: its gradient, which is final before the last action is over, or that another
+        one was done."""
+        begun = self._begun[peer, node.reduction, node.bucket]
+        last = self._last_span[peer]
+        earlier = [
+            node._replace(kind="done", bucket=bucket) for bucket in self._buckets[peer, node.reduction]
+            if bucket < node.bucket
+        ]  # fmt: skip
+        done = [(one, self._time(one)) for one in earlier]
+        return [
+            (_Node("span", last), min(begun, self._spans[last].end)),
+            *((one, time) for one, time in done if time <= begun),
+        ]
 
     def _inputs(self, span: SimulatedSpan) -> list[_Node]:
         """Return the message (on the last stage the forward) that a forward or backward takes; a weight takes none."""
@@ -262,10 +294,9 @@ class _Walk:
     def _source(self, index: int) -> _Node:
         """Return what made a message."""
         transfer = self._transfers[index]
-        if transfer.kind in REDUCTIONS:
-            if index in self._is_sum:
-                return _Node("parts", self._number[transfer.sender], transfer.kind)
-            return _Node("span", self._last_span[transfer.sender])
+        if transfer.part is not None:
+            bucket, part, is_total = transfer.part
+            return _Node("total" if is_total else "sum", self._number[transfer.sender], transfer.kind, bucket, part)
         kind = "forward" if transfer.kind == "activation" else "backward"
         return _Node("span", self._span_of[transfer.sender, kind, transfer.micro_batch])
 
@@ -275,6 +306,8 @@ class _Walk:
             return self._spans[node.number].end
         if node.kind == "message":
             return self._transfers[node.number].arrival
+        if node.kind == "begun":
+            return self._begun[self._peers[node.number], node.reduction, node.bucket]
         return max(time for _, time in self._needs(node))
 
     def _delay(self, sender: str, receiver: str) -> float:

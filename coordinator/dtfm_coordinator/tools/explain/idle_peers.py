@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from dtfm_coordinator.allocator.all_reduces.sized_parts import by_links
 from dtfm_coordinator.allocator.paced_plan import in_flight_of, paced
 from dtfm_coordinator.allocator.problem.model_demand import (
     ActionSeconds,
@@ -12,7 +13,6 @@ from dtfm_coordinator.allocator.problem.model_demand import (
     memory_needed,
     stage_seconds,
 )
-from dtfm_coordinator.allocator.sized_parts import by_links
 from dtfm_coordinator.allocator.workload import Workload, predict
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.plan.schedule import orders

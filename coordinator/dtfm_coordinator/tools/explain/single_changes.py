@@ -10,13 +10,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dtfm_coordinator.allocator.all_reduces.sized_parts import by_links
 from dtfm_coordinator.allocator.foundations.shapes import has_shape
 from dtfm_coordinator.allocator.paced_plan import paced
 from dtfm_coordinator.allocator.problem.problem_arrays import Problem
 from dtfm_coordinator.allocator.search.layout import Layout
 from dtfm_coordinator.allocator.search.neighbours import ALIKE, Kind, LayoutChange, Neighbours, priced
 from dtfm_coordinator.allocator.simulator.compiled_schedule import kinds_of
-from dtfm_coordinator.allocator.sized_parts import by_links
 from dtfm_coordinator.allocator.workload import Workload, pose, predict
 from dtfm_coordinator.tools.formatting import named
 from dtfm_protocol.plan.plan import Plan
