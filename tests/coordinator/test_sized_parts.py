@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dtfm_coordinator.allocator.all_reduces.sized_parts import LEAST_TIMES, MOST_TIMES, by_links, sizings, whole_parts
 from dtfm_coordinator.allocator.allocate import allocate
-from dtfm_coordinator.allocator.sized_parts import LEAST_TIMES, MOST_TIMES, by_links, sizings, whole_parts
 from dtfm_coordinator.allocator.workload import Workload, predict
 from dtfm_protocol.job.job_file import Planning
 from dtfm_protocol.plan.plan import Plan

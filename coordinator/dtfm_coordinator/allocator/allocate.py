@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from dtfm_coordinator.allocator.all_reduces.chosen_trees import with_trees
+from dtfm_coordinator.allocator.all_reduces.sized_parts import by_links, shortest, sizings, slot_parts
 from dtfm_coordinator.allocator.foundations.compiled import compiling
 from dtfm_coordinator.allocator.foundations.search_budget import CUT_SHORT, DEFAULT_SEARCH_SECONDS, Budget
 from dtfm_coordinator.allocator.foundations.shapes import Shape, feasible_shapes, shape_words
@@ -25,7 +27,6 @@ from dtfm_coordinator.allocator.search.layout_evolution import Evolution
 from dtfm_coordinator.allocator.search.promising_shapes import ranked
 from dtfm_coordinator.allocator.search.starts import at_random, every, in_order, near_by_message, placements, starts
 from dtfm_coordinator.allocator.simulator.predicted_seconds import PredictedSeconds
-from dtfm_coordinator.allocator.sized_parts import by_links, shortest, sizings, slot_parts
 from dtfm_coordinator.allocator.why_no_plan import why_no_plan
 from dtfm_coordinator.allocator.workload import Workload, as_cost, is_soon_predicted, pose, predict
 from dtfm_protocol.errors import UserError
@@ -112,6 +113,9 @@ def allocate(
         raise UserError(why_no_plan(work, problems[0], shapes, any(search.fitted for search in searches)))
     chosen = _chosen(finalists, old)
     chosen = replace(chosen, plan=tightened(chosen.plan))
+    if work.planning.parts == "auto" and is_soon_predicted(work, chosen.plan):
+        plan, cost = with_trees(view, work, chosen.plan, chosen.cost)
+        chosen = replace(chosen, plan=plan, cost=cost)
     plan, cost, reason = _or_stay(work, old, chosen, standstill, _reason(work, chosen, finalists))
     if in_force is not None and old.plan is None:
         reason += f"; the plan in force cannot go on ({old.over}): state moves for {old.moving(chosen.layout):.3g} s"
@@ -294,6 +298,7 @@ def _reason(work: Workload, best: _Finalist, finalists: list[_Finalist]) -> str:
     if best.plan.pacing is not None:
         line += f", up to {most_kept(orders(best.plan))} micro-batches in flight to hide links"
     line += ", gradients summed by links" if best.plan.parts is not None else ""
+    line += ", along trees" if best.plan.trees is not None else ""
     line += f": {best.cost.total:.3g} s a step predicted"
     others: dict[str, float] = {}
     for one in sorted(finalists, key=lambda one: one.cost.total):

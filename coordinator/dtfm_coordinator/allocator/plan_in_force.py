@@ -49,7 +49,7 @@ class InForce:
             over = "the job's schedule or wire is another"
         elif plan.pacing is not None and work.planning.in_flight == "least":
             over = "the job now keeps the least in flight"
-        elif plan.parts is not None and work.planning.parts == "equal":
+        elif (plan.parts or plan.trees) is not None and work.planning.parts == "equal":
             over = "the job now has all replicas sum equally much"
         elif not has_shape(plan, work.planning):
             over = "the job's [plan] fixes other stages or replicas"

@@ -82,7 +82,7 @@ def by_links(view: View, work: Workload, plan: Plan) -> tuple[Plan, PredictedSec
     and what it takes."""
     plain = plan.model_copy(update={"parts": None})
     played = predict(view, work, plain)
-    priced = [(other, predict(view, work, other).cost) for other in sizings(view, work, plain, _ends(played))]
+    priced = [(other, predict(view, work, other).cost) for other in sizings(view, work, plain, last_ends(played))]
     return shortest(plain, played.cost, priced)
 
 
@@ -94,7 +94,7 @@ def shortest(
     return best if best[1].total < (1 - ALIKE) * cost.total else (plain, cost)
 
 
-def _ends(played: Simulation) -> dict[str, float]:
+def last_ends(played: Simulation) -> dict[str, float]:
     """Return the seconds at which each peer of a simulated step has ended its last action."""
     ends: dict[str, float] = {}
     for span in played.compute:

@@ -1,0 +1,7 @@
+"""All-reduces made for the links of who takes part: how much each sums, and along which trees.
+
+- `chosen_trees`: a plan whose gradients are summed along trees where that is faster than straight to who sums them
+- `sized_parts`: parts of the all-reduces that are sized to links, by a linear program
+- `tree_search`: the search for trees, and for how much goes along each, by simulated annealing
+- `tree_shapes`: shapes that the search begins with: straight, a ring, two levels, around slow links
+"""

@@ -1,0 +1,134 @@
+"""Plan whose gradients are summed along trees where that is faster than straight to who sums them.
+
+Only on links that are each alone: where a peer's links share its line, what it hands on for others costs it more than
+what it saves them, and parts that are sized to lines (`sized_parts`) do better.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from dtfm_coordinator.allocator.all_reduces.sized_parts import MOST_TIMES, last_ends, whole_parts
+from dtfm_coordinator.allocator.all_reduces.tree_search import annealed
+from dtfm_coordinator.allocator.all_reduces.tree_shapes import direct, shapes
+from dtfm_coordinator.allocator.foundations.links import Links
+from dtfm_coordinator.allocator.problem.bucket_cut import BucketCut, buckets_of
+from dtfm_coordinator.allocator.simulator.fast_reduction import Cuts, Lines, reduced_at
+from dtfm_coordinator.allocator.simulator.predicted_seconds import PredictedSeconds
+from dtfm_coordinator.allocator.workload import Workload, predict
+from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.plan.reduction_trees import ReductionTrees, Trees
+from dtfm_protocol.plan.reductions import Reduction, reductions
+from dtfm_protocol.plan.summed_parts import Parts, SummedParts
+from dtfm_protocol.view.view import View
+from dtfm_protocol.wire.codec_sizes import BYTES_A_VALUE
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+FEWEST_HOLDERS, MOST_HOLDERS = 3, 16
+"""Holders of a reduction for which trees are searched: two have one link, and of many more the search takes long."""
+MOVES = 6_000
+"""Moves of a search among 8 holders: about a second. Among more each takes longer, by the square of their number."""
+WORTH = 0.02
+"""Of a step: so much shorter it must be with trees, which are more messages in a row, and one peer more that all wait
+for where it is slow."""
+
+
+def with_trees(view: View, work: Workload, plan: Plan, cost: PredictedSeconds) -> tuple[Plan, PredictedSeconds]:
+    """Return the plan with trees for its reductions, and parts for them, where its step, simulated exactly, is shorter
+    with them; and what it takes. Stages whose reductions are not worth it stay as they are.
+
+    Args:
+        cost: what its step takes as it is.
+    """
+    links, ends = Links.of(view), None
+    for one in reductions(plan, tied=False):
+        if not _is_fit(links, one):
+            continue
+        ends = last_ends(predict(view, work, plan)) if ends is None else ends
+        tried = _with_one(links, work, plan, one, ends)
+        took = predict(view, work, tried).cost
+        if took.total < (1 - WORTH) * cost.total:
+            plan, cost = tried, took
+    return plan, cost
+
+
+def _is_fit(links: Links, one: Reduction) -> bool:
+    rows = [links.index[peer] for peer in one.holders]
+    if not FEWEST_HOLDERS <= len(rows) <= MOST_HOLDERS:
+        return False
+    apart = ~np.eye(len(rows), dtype=bool)
+    alone = np.isinf(links.uplink[rows]).all() and np.isinf(links.downlink[rows]).all()
+    return bool(alone and (links.beta[np.ix_(rows, rows)][apart] > 0).all())
+
+
+def _with_one(links: Links, work: Workload, plan: Plan, one: Reduction, ends: Mapping[str, float]) -> Plan:
+    """Return the plan with trees for one stage's reduction, which may not be better."""
+    stage, count = one.stages[0], len(one.holders)
+    size = work.demand.gradient_bytes(*plan.stages[stage], plan.wire)
+    alpha, beta = links.pairs(one.holders, one.holders)
+    alpha, beta = np.ascontiguousarray(alpha), np.ascontiguousarray(beta)
+    np.fill_diagonal(alpha, 0.0)
+    np.fill_diagonal(beta, 1.0)
+    no_limit = np.full(count, np.inf)
+    lines = Lines(alpha, beta, no_limit, no_limit, np.zeros((count, count)))
+    known = direct(count)
+    cut = buckets_of(plan, work.demand)(replace(one, trees=_as_trees(known)), size)
+    ready = np.array([ends[peer] for peer in one.holders])
+    between = BYTES_A_VALUE["fp32"] / BYTES_A_VALUE[one.codec]
+
+    def seconds(trees: Ints, shares: Floats) -> float:
+        lines.free[:] = 0.0
+        return float(reduced_at(lines, _cuts(cut, ready, shares), trees, between).max())
+
+    equal = np.full(count, 1 / count)
+    sized = np.array(one.amounts(1.0))
+    starts = [(trees, shares) for trees in shapes(alpha, beta, size) for shares in (equal, sized)]
+    trees, shares = min(starts, key=lambda start: seconds(*start))
+    moves = int(MOVES * min(1.0, (8 / count) ** 2))
+    most = max(MOST_TIMES / count, float(shares.max()))
+    _, trees, shares = annealed(lines, _cuts(cut, ready, shares), between, trees, most, moves, 0)
+    parts = whole_parts(shares)
+    kept = _as_trees(trees, parts)
+    stages = range(len(plan.stages))
+    had_parts, had_trees = plan.parts, plan.trees
+    return plan.model_copy(
+        update={
+            "parts": SummedParts(
+                stages=tuple(
+                    parts if at == stage else had_parts.stages[at] if had_parts is not None else () for at in stages
+                ),
+                shared=had_parts.shared if had_parts is not None else (),
+            ),
+            "trees": ReductionTrees(
+                stages=tuple(
+                    kept if at == stage else had_trees.stages[at] if had_trees is not None else () for at in stages
+                )
+            ),
+        }
+    )
+
+
+def _cuts(cut: BucketCut, ready: Floats, shares: Floats) -> Cuts:
+    """Return the buckets of one reduction whose gradients are all final when holders are ready."""
+    count, buckets = len(ready), len(cut.sizes)
+    return Cuts(
+        np.ones((1, count), dtype=np.bool_),
+        np.array([buckets]),
+        np.array([cut.sizes]),
+        np.array([cut.under_way]),
+        np.array([shares]),
+        np.repeat(ready[None, :, None], buckets, axis=2),
+    )
+
+
+def _as_trees(trees: Ints, parts: Parts = ()) -> Trees:
+    """Return trees as plans have them: those that go directly, and those of no part, empty."""
+    straight = direct(len(trees))
+    return tuple(
+        () if parts and (parts[owner] == 0 or (tree == straight[owner]).all()) else tuple(tree.tolist())
+        for owner, tree in enumerate(trees)
+    )
