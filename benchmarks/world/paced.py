@@ -319,9 +319,8 @@ def without_hystart() -> Iterator[None]:
 
 
 def _layout(plan: Plan) -> str:
-    return json.dumps(
-        {"stages": plan.stages, "routes": plan.routes, "schedule": plan.schedule, "recompute": plan.recompute}
-    )
+    kept = {"stages", "routes", "schedule", "recompute", "pacing", "parts", "trees"}
+    return json.dumps(plan.model_dump(mode="json", include=kept))
 
 
 def _faster(wiring: Wiring, factor: float) -> Wiring:
