@@ -312,8 +312,9 @@ class Planning(Schema):
     memory, in an order made for the peers' speeds and links, where that makes a shorter step. Older nodes refuse such
     plans."""
     parts: Literal["auto", "equal"] = Field(default="equal", exclude_if=lambda chosen: chosen == "equal")
-    """How much of its stage's gradients each replica sums: "equal": all the same; "auto": by what links carry, where
-    that makes a shorter step, so that a peer with a slow line sums little or nothing. Older nodes refuse such plans."""
+    """How much of its stage's gradients each replica sums, and which way they go: "equal": all the same, straight to
+    who sums it; "auto": by what links carry, where that makes a shorter step, so that a peer with a slow line sums
+    little or nothing, and a slow link carries little. Older nodes refuse such plans."""
     wire: Wire = Wire()
     horizon: Annotated[float, Field(gt=0, le=1e9)] = 600.0
     """Seconds of training within which going over to another plan must pay back what moving state takes."""
