@@ -2,11 +2,11 @@
 
     python -m benchmarks.equivalence [--steps 20] [--out benchmarks/results/equivalence.md]
 
-Besides whole models on plain text: paced orders, sums in unlike parts, adapters, frozen layers, and documents that
-stand apart, packed into sequences or each in one of its own, of which only a part is learned. For each plan: the
-largest relative difference of loss and of gradient norm over the steps, and the relative L2 difference of the final
-weights. Exits with 1 if any is beyond 1e-5, or if replicas are not bit-identical. What was stopped goes on where it
-was; remove the `.json` beside the table to begin anew.
+Besides whole models on plain text: paced orders, sums in unlike parts and along trees, adapters, frozen layers, and
+documents that stand apart, packed into sequences or each in one of its own, of which only a part is learned. For each
+plan: the largest relative difference of loss and of gradient norm over the steps, and the relative L2 difference of the
+final weights. Exits with 1 if any is beyond 1e-5, or if replicas are not bit-identical. What was stopped goes on where
+it was; remove the `.json` beside the table to begin anew.
 """
 
 import argparse
@@ -113,6 +113,9 @@ def paced(in_flight: Sequence[int], *, apart: bool = False) -> dict[str, object]
 
 UNLIKE = {"stages": [[49152, 16384], [0, 65536]], "shared": [16384, 16384, 32768, 0]}
 """Parts of sums, in 65536ths: unlike, and some peers have none."""
+CHAIN = [[0, 0, 1, 2], [1, 1, 1, 2], [1, 2, 2, 2], [1, 2, 3, 3]]
+TWO_LEVELS = [[0, 0, 0, 2], [1, 1, 3, 1], [2, 0, 2, 2], [1, 3, 3, 3]]
+"""Trees of the sums of four peers: the parent of each in the tree of each one's part."""
 SHARES = ["ab", "ab", "ac", "ab", "ac", "ab", "ac", "ab"]
 LAYOUTS = [
     Layout("1 stage x 1", [[0, 4]], ["a"] * 8),
@@ -145,6 +148,20 @@ LAYOUTS = [
         ["ac", "bd"] * 4,
         tied=False,
         more={"parts": {**UNLIKE, "shared": []}},
+    ),
+    Layout("1 stage x 4, a chain", [[0, 4]], ["a", "b", "c", "d"] * 2, more={"trees": {"stages": [CHAIN]}}),
+    Layout(
+        "1 stage x 4, two levels, unlike parts",
+        [[0, 4]],
+        ["a", "b", "c", "d"] * 2,
+        tied=False,
+        more={"trees": {"stages": [TWO_LEVELS]}, "parts": {"stages": [[32768, 0, 16384, 16384]]}},
+    ),
+    Layout(
+        "2 stages x 2, a chain over both ends",
+        [[0, 2], [2, 4]],
+        ["ac", "bd"] * 4,
+        more={"trees": {"stages": [[], []], "shared": CHAIN}},
     ),
     *(Layout(f"2 stages x 2, {kind}", [[0, 2], [2, 4]], ["ac", "bd"] * 4, kind=kind) for kind in KINDS if kind),
     *(Layout(f"uneven, 1 + 3 layers, {kind}", [[0, 1], [1, 4]], SHARES, kind=kind) for kind in KINDS if kind),
