@@ -21,7 +21,7 @@ from dtfm_coordinator.allocator.paper.evolutionary_search import search
 from dtfm_coordinator.allocator.problem.model_demand import ModelDemand
 from dtfm_coordinator.allocator.search.layout import Layout
 from dtfm_coordinator.allocator.workload import Workload, pose, predict
-from dtfm_lab.bounds.step_bound import lower_bound
+from dtfm_lab.bounds.step_bound import least_bound
 from dtfm_lab.networks.catalogue import network
 from dtfm_lab.networks.consumer_gpus import MACHINES
 from dtfm_protocol.job.job_file import Planning, Wire
@@ -95,7 +95,7 @@ HEADINGS = ("network", "lower bound", "makespan plan", "paper's plan", "in order
 def row(name: str, seconds: float) -> tuple[str, ...]:
     """Seconds of the bound, and ratios to it."""
     view = equipped(name)
-    bound = lower_bound(pose(view, WORK, view.ids))
+    bound = least_bound(view, WORK)
     found = (
         statistics.median(total(view, "evolutionary", seed, seconds) for seed in range(3)),
         by_paper(view, seconds),

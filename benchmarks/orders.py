@@ -13,8 +13,8 @@ from pathlib import Path
 from benchmarks.tables import keep, markdown, show
 from dtfm_coordinator.allocator.allocate import allocate, compile_now
 from dtfm_coordinator.allocator.job_demand import requirements
-from dtfm_coordinator.allocator.workload import Workload, pose
-from dtfm_lab.bounds.step_bound import lower_bound
+from dtfm_coordinator.allocator.workload import Workload
+from dtfm_lab.bounds.step_bound import least_bound
 from dtfm_lab.networks.catalogue import network
 from dtfm_protocol.job.job_file import Model, Planning, Training, Wire
 from dtfm_protocol.model.model_config import resolve_config
@@ -56,7 +56,7 @@ def rows(evaluations: int, micro_batches: list[int]) -> Iterator[tuple[str, ...]
     for name in NETWORKS:
         view = network(name, MEMBERS, 0)
         for count in micro_batches:
-            bound = lower_bound(pose(view, work(count, open_pace=False), view.ids))
+            bound = least_bound(view, work(count, open_pace=False))
             before, after = (
                 allocate(view, work(count, open_pace=chosen), 0, None, evaluations) for chosen in (False, True)
             )
