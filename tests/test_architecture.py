@@ -21,7 +21,7 @@ MAY_IMPORT = {
     "dtfm_lab": {"dtfm_protocol", "dtfm_coordinator"},
 }
 LEVELS = {
-    "dtfm_protocol": "errors validation_words bounds schema identity process job wire view plan transport discovery "
+    "dtfm_protocol": "errors validation_words bounds schema identity process wire job view plan transport discovery "
     "control checkpoint model data open_planes",
     "dtfm_node": "limits control links engine state runner devices doctor commands node_options daemon main",
     "dtfm_coordinator": "allocator faults membership links records plan_change swarm owner leader serve tools commands "

@@ -73,6 +73,7 @@ UNITS = {
     "plan.parts": "",
     "plan.wire.activations": "",
     "plan.wire.gradients": "",
+    "plan.slow_wire": "",
     "plan.horizon": "seconds",
     "checkpoint.every": "steps",
     "checkpoint.shadow": "steps",

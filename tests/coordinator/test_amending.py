@@ -56,6 +56,7 @@ def test_steps_that_are_made_anew_after_a_fault_are_made_as_they_were() -> None:
         "training.learning_rate": 1e-3,
         "training.global_batch": 4,
         "plan.wire.gradients": "bf16",
+        "plan.slow_wire": "int8",
     }.items():
         assert first_step(placed(wish({key: value}), resumed=10, recorded=20)) == 21
     for key in ("plan.stages", "plan.replicas", "checkpoint.every"):

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import hashlib
 import json
+import re
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection
 from functools import partial
@@ -26,7 +27,7 @@ from dtfm_protocol.job.job_file import Checkpointing, CodecName
 from dtfm_protocol.plan.ballot import VOTE_LIMIT, Ballot
 from dtfm_protocol.plan.mark import Mark
 from dtfm_protocol.plan.signed_commit import statement
-from dtfm_protocol.wire.codecs import decode, from_bytes
+from dtfm_protocol.wire.codecs import decode, encode, from_bytes, payload_bytes
 from dtfm_protocol.wire.frames import Key, Kind
 from dtfm_protocol.wire.stream import Bytes
 from tests.harness.named_peers import SWARM, identity_of, signer_of, vote_on
@@ -157,6 +158,32 @@ async def test_a_tensor_that_is_not_finite_is_its_senders_fault(
     assert lost.peer == liar
     assert "with values that are not finite" in str(lost)
     assert refused(swarm) == {victim: {FrameFault.CONTENT: 1}}
+
+
+@pytest.mark.parametrize(
+    ("name", "liar", "kind", "victim", "step"),
+    [
+        ("1x4", "m", Kind.ACTIVATION, "n", STEP),
+        ("1x4", "n", Kind.GRADIENT, "m", STEP),
+        ("1x4", "m", Kind.EVALUATION, "n", 4),
+    ],
+)
+async def test_a_message_in_another_codec_than_its_boundarys_is_its_senders_fault(
+    home: Path, name: str, liar: str, kind: Kind, victim: str, step: int
+) -> None:
+    """The plan's own wire, which the other boundaries have."""
+
+    def in_fp32(payload: Bytes) -> bytes:
+        values = next(count for count in range(len(payload)) if payload_bytes("int8", (count,)) == len(payload))
+        return bytes(encode(decode(from_bytes(payload), "int8", (values,)), "fp32").numpy())
+
+    swarm = Swarm(home, job_of(home), plan_of(name, boundaries=["fp32", "int8", "fp32"]))
+    tell(swarm, liar, kind, in_fp32, step=step)
+    lost, *_ = (await swarm.ends())[victim]
+    assert isinstance(lost, PeerLost)
+    assert lost.peer == liar
+    assert re.search(r"bytes for \w+ \d of step \d where \d+ belong", str(lost))
+    assert refused(swarm) == {victim: {FrameFault.SIZE: 1}}
 
 
 @pytest.mark.parametrize("kind", [Kind.PART, Kind.REDUCED])

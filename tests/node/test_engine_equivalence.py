@@ -237,6 +237,46 @@ async def test_a_lossy_wire_stays_near_and_keeps_replicas_bit_identical(home: Pa
     assert found.rows[0].loss != reference.rows[0].loss
 
 
+@pytest.mark.parametrize("codec", ["fp16", "bf16", "int8"])
+@pytest.mark.parametrize(
+    ("name", "boundary", "schedule"),
+    [("1x4", 1, "zero-bubble"), ("2x2", 0, "1f1b"), ("crossed routes", 0, "1f1b"), ("crossed routes", 1, "gpipe")],
+)
+async def test_one_coarse_boundary_stays_near_and_keeps_replicas_bit_identical(
+    home: Path, name: str, boundary: int, schedule: str, codec: str
+) -> None:
+    plain = plan_of(name, schedule=schedule)
+    boundaries = ["fp32"] * (len(plain.stages) - 1)
+    boundaries[boundary] = codec
+    found = await Swarm(home, job_of(home), plan_of(name, schedule=schedule, boundaries=boundaries)).run()
+    reference = alone(home, False)
+    for ours, theirs in zip(found.rows, reference.rows, strict=True):
+        assert ours.loss == pytest.approx(theirs.loss, rel=0.01)
+        assert ours.grad_norm == pytest.approx(theirs.grad_norm, rel=0.05)
+    assert distance(found.state, reference.state) < 0.1
+    assert found.rows[0].loss != reference.rows[0].loss
+
+
+async def test_boundaries_of_one_wire_are_that_wire_where_nothing_is_reduced(home: Path) -> None:
+    wire = {"activations": "int8", "gradients": "bf16"}
+    ways: list[dict[str, Any]] = [
+        {"wire": wire},
+        {"boundaries": [wire] * 3},
+        {"wire": "int8", "boundaries": [wire] * 3},
+    ]
+    runs = [await Swarm(home, job_of(home), plan_of("1x4", **fields)).run() for fields in ways]
+    for other in runs[1:]:
+        assert identical(other.state, runs[0].state)
+        assert [row.loss for row in other.rows] == [row.loss for row in runs[0].rows]
+    assert runs[0].rows[0].loss != alone(home, False).rows[0].loss
+
+
+async def test_coarse_boundaries_leave_what_is_reduced_in_the_plans_wire(home: Path) -> None:
+    """In fp32, as one process computes it: the boundaries' own codecs are without loss here."""
+    plan = plan_of("crossed routes", wire={"activations": "int8", "gradients": "fp32"}, boundaries=["fp32", "fp32"])
+    assert_same_training(await Swarm(home, job_of(home), plan).run(), alone(home, False), 1e-5)
+
+
 async def test_bf16_products_train_over_any_plan(home: Path) -> None:
     job = job_of(home, precision="bf16")
     one = await Swarm(home, job, plan_of("1x1")).run()

@@ -41,7 +41,7 @@ Messages = Callable[[Plan, str], list[StepMessage]]
 
 @st.composite
 def plans(draw: st.DrawFn) -> Plan:
-    """Up to four stages of up to three peers, any routes through them, any wire."""
+    """Up to four stages of up to three peers, any routes through them, any wires."""
     counts = draw(st.lists(st.integers(1, 3), min_size=1, max_size=4))
     micro_batches = draw(st.integers(1, 6))
     routes = [
@@ -49,6 +49,7 @@ def plans(draw: st.DrawFn) -> Plan:
         for _ in range(micro_batches)
     ]
     codecs = st.sampled_from(["fp32", "bf16", "fp16", "int8"])
+    wires = st.fixed_dictionaries({"activations": codecs, "gradients": codecs})
     plain = Plan.model_validate({"stages": [(stage, stage + 1) for stage in range(len(counts))], "routes": routes})
     sizes = [len(plain.replicas(stage)) for stage in range(len(counts))]
     both = [sizes[0] + sizes[-1]] if len(sizes) > 1 else [0]
@@ -61,7 +62,8 @@ def plans(draw: st.DrawFn) -> Plan:
             "version": 1,
             "stages": [(stage, stage + 1) for stage in range(len(counts))],
             "routes": routes,
-            "wire": {"activations": draw(codecs), "gradients": draw(codecs)},
+            "wire": draw(wires),
+            "boundaries": draw(st.just([]) | st.lists(wires, min_size=len(counts) - 1, max_size=len(counts) - 1)),
         }
     )
 
@@ -151,9 +153,12 @@ def test_every_peer_but_the_arbiter_votes_once_and_hears_once(plan: Plan) -> Non
 @settings(max_examples=60, deadline=None)
 def test_each_frame_that_is_sent_is_posted_by_its_receiver_with_its_size(plan: Plan) -> None:
     shape = (TRAINING.micro_batch, TRAINING.sequence_length, HIDDEN)
+    # What crosses the boundary before each stage, and the one behind it; there is none at the ends.
+    crossing = [None, *(plan.boundaries or [plan.wire] * (len(plan.stages) - 1)), None]
     for peer in plan.peers:
         stage = plan.stage_of(peer)
         assert stage is not None
+        before, after = crossing[stage], crossing[stage + 1]
         buckets = [bucket for flat in flats_of(plan, stage, GROUPS, set(), most_bytes=28) for bucket in flat.buckets]
         posted = {(one.sender, one.key): one.size for one in step_frames(plan, peer, STEP, TRAINING, HIDDEN, buckets)}
         due = received(boundary_messages(plan, peer), peer)
@@ -169,14 +174,17 @@ def test_each_frame_that_is_sent_is_posted_by_its_receiver_with_its_size(plan: P
                 codec = "fp32" if of_several and key.kind is Kind.PART else plan.wire.gradients
                 assert size == payload_bytes(codec, (high - low,)) + seal
             else:
-                codec = plan.wire.activations if key.kind is Kind.ACTIVATION else plan.wire.gradients
+                wire = before if key.kind is Kind.ACTIVATION else after
+                assert wire is not None
+                codec = wire.activations if key.kind is Kind.ACTIVATION else wire.gradients
                 assert size == payload_bytes(codec, shape)
         batches = [2] * (EVALUATED - 1) + [1]
         frames = list(evaluation_frames(plan, peer, STEP, batches, TRAINING.sequence_length, HIDDEN))
         assert [one.key for one in frames] == keys(received(evaluation_messages(plan, peer, EVALUATED), peer))
         for one in frames:
             batch = (batches[one.key.index], *shape[1:])
-            assert one.size == payload_bytes(plan.wire.activations, batch)
+            assert before is not None
+            assert one.size == payload_bytes(before.activations, batch)
         ballots = list(ballot_frames(plan, peer, STEP, Ballot.STEP))
         assert [one.key for one in ballots] == keys(received(ballot_messages(plan, peer, Ballot.STEP), peer))
         assert not any(one.exact for one in ballots)

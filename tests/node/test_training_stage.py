@@ -249,6 +249,23 @@ def test_each_direction_has_its_own_codec(activations: Any, gradients: Any) -> N
     decode(back, gradients, tuple(values.shape))
 
 
+def test_each_boundary_has_its_own_codecs() -> None:
+    before, after = {"activations": "fp16", "gradients": "int8"}, {"activations": "int8", "gradients": "bf16"}
+    state = state_of("middle", boundaries=[before, after])
+    state.begin_step(lambda group: None)
+    values = torch.randn(BATCH, SEQUENCE, HIDDEN, generator=torch.Generator().manual_seed(1))
+    forth = state.forward(0, encode(values, "fp16"), None)
+    back = state.backward(0, encode(values, "bf16"))
+    evaluated = state.evaluate(encode(values, "fp16"), None, BATCH)
+    assert forth is not None
+    assert back is not None
+    assert isinstance(evaluated, torch.Tensor)
+    assert len(forth) == len(evaluated) == payload_bytes("int8", tuple(values.shape))
+    assert len(back) == payload_bytes("int8", tuple(values.shape))
+    decode(forth, "int8", tuple(values.shape))
+    decode(back, "int8", tuple(values.shape))
+
+
 def test_an_update_clips_by_the_whole_models_norm_and_uses_the_new_weights_at_once() -> None:
     """Also where products run in bf16 and matrices are cast once a step."""
     training = TRAINING.model_copy(update={"precision": "bf16", "clip_norm": 1.0})

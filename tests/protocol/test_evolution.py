@@ -15,7 +15,7 @@ from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.identity.envelope import Post, read_body
 from dtfm_protocol.identity.keys import Identity
 from dtfm_protocol.job.amendment import Amendment, needed
-from dtfm_protocol.job.job_file import Planning, Training
+from dtfm_protocol.job.job_file import Planning, Training, Wire
 from dtfm_protocol.job.job_timeline import JobTimeline
 from dtfm_protocol.job.resolved_job import ResolvedJob
 from dtfm_protocol.plan.plan import Plan
@@ -122,6 +122,19 @@ def test_a_later_plan_that_must_be_understood_is_refused_by_the_name_of_its_fiel
     plan = LaterPlan(version=3, stages=((0, 2),), routes=(("a",),), twist=1).signed(OWNER, SWARM)
     with pytest.raises(Refused, match="it needs twist"):
         sent(PLAN.name, plan, Plan)
+
+
+def test_boundaries_of_another_wire_must_be_known_and_are_left_out_where_there_are_none() -> None:
+    """Who decodes all by one wire would compute something else."""
+    plain = Plan(version=3, stages=((0, 1), (1, 2)), routes=(("a", "b"),))
+    coarse = plain.model_copy(update={"boundaries": (Wire(activations="int8", gradients="int8"),)})
+    assert "boundaries" not in plain.signed(OWNER, SWARM).model_dump()
+    assert coarse.signed(OWNER, SWARM).needs == ("boundaries",)
+    heard = sent(PLAN.name, coarse.signed(OWNER, SWARM), Plan)
+    heard.verify([OWNER.peer_id], SWARM)
+    assert heard.boundaries == coarse.boundaries
+    assert "boundaries" not in wire_formats.kept()["Plan"]["fields"], "it is known everywhere: remove this line"
+    assert "slow_wire" not in Planning().model_dump()
 
 
 def test_a_plan_that_somebody_has_written_may_not_have_unknown_keys(tmp_path: Path) -> None:

@@ -226,6 +226,37 @@ def test_a_wire_that_cannot_be_is_named_to_the_last_key(wire: object, named: str
     assert complaint({"plan.wire": wire}).startswith(f"job.toml: {named}")
 
 
+@pytest.mark.parametrize(
+    ("wire", "slow", "coarse"),
+    [
+        ("bf16", "int8", Wire(activations="int8", gradients="int8")),
+        ("fp32", "bf16", Wire(activations="bf16", gradients="bf16")),
+        ({"activations": "int8", "gradients": "fp32"}, "fp16", Wire(activations="int8", gradients="fp16")),
+        ({"activations": "bf16", "gradients": "int8"}, "int8", Wire(activations="int8", gradients="int8")),
+        ("int8", "none", Wire(activations="int8", gradients="int8")),
+    ],
+)
+def test_a_slow_wire_stands_in_where_it_takes_fewer_bytes(wire: object, slow: str, coarse: Wire) -> None:
+    plan = Job.read(with_values({"plan.wire": wire, "plan.slow_wire": slow}), "job.toml").plan
+    assert plan.coarse_wire == coarse
+    assert ("slow_wire" in plan.model_dump()) == (slow != "none")
+
+
+@pytest.mark.parametrize(
+    ("wire", "slow", "said"),
+    [
+        ("int8", "int8", 'plan: slow_wire: "int8" takes no fewer bytes than the wire, int8: name a coarser codec'),
+        ("bf16", "fp16", 'slow_wire: "fp16" takes no fewer bytes than the wire, bf16'),
+        ({"activations": "int8", "gradients": "fp16"}, "bf16", "the wire, int8 activations, fp16 gradients: name"),
+        ("bf16", "int4", "plan.slow_wire: should be 'none', 'fp16', 'bf16' or 'int8' (got 'int4')"),
+    ],
+)
+def test_a_slow_wire_that_saves_nothing_is_refused(wire: object, slow: str, said: str) -> None:
+    text = complaint({"plan.wire": wire, "plan.slow_wire": slow})
+    assert said in text
+    assert "\n" not in text
+
+
 @pytest.mark.parametrize("schedule", ["auto", "1f1b", "gpipe", "zero-bubble"])
 def test_every_schedule_can_be_asked_for(schedule: str) -> None:
     assert Job.read(with_values({"plan.schedule": schedule}), "job.toml").plan.schedule == schedule

@@ -21,6 +21,7 @@ OWNER, STRANGER = Identity.generate(), Identity.generate()
 
 
 codecs = st.sampled_from(["fp32", "fp16", "bf16", "int8"])
+wires = st.builds(Wire, activations=codecs, gradients=codecs)
 seconds = st.floats(0, 1e9)
 names = st.text(max_size=5).filter(str.isprintable)
 costs = st.builds(Cost, kind=st.just("paper"), total=seconds, data_parallel=seconds, pipeline=seconds)
@@ -51,6 +52,7 @@ def plans(draw: st.DrawFn) -> Plan:
         idle=tuple(draw(st.lists(names, max_size=2))),
         schedule=draw(st.sampled_from(["1f1b", "gpipe", "zero-bubble"])),
         wire=Wire(activations=draw(codecs), gradients=draw(codecs)),
+        boundaries=draw(st.just(()) | st.tuples(*[wires] * (depth - 1))),
         recompute=tuple(sorted(draw(st.sets(st.integers(0, depth - 1))))),
         resume=draw(resumes),
         lineage=tuple(draw(st.lists(ancestors, max_size=2))),
@@ -164,6 +166,7 @@ def test_who_keeps_copies_is_named_by_stage() -> None:
         {"schedule": "gpipe"},
         {"wire": "fp16"},
         {"wire": {"gradients": "int8"}},
+        {"boundaries": ["int8"]},
         {"recompute": [0]},
         {"resume": {"mark": {"step": 1, "plan": 0}}},
         {"resume": {"mark": {"step": 0, "plan": 1}}},
@@ -237,6 +240,10 @@ def test_layers_join_up_without_gap_or_overlap(stages: list[list[int]]) -> None:
         ({"wire": "int4"}, "wire.activations: "),
         ({"wire": {"gradients": "int4"}}, "wire.gradients: "),
         ({"wire": {"weights": "fp16"}}, "wire.weights: unknown key"),
+        ({"boundaries": ["int8", "int8"]}, "boundaries: 2 wires, where 2 stages need 1"),
+        ({"boundaries": ["int4"]}, "boundaries.0.activations: "),
+        ({"boundaries": [{"weights": "int8"}]}, "boundaries.0.weights: unknown key"),
+        ({"boundaries": "int8"}, "boundaries: "),
         ({"recompute": [2]}, "recompute: there is no stage 2 among 2"),
         ({"recompute": [-1]}, "recompute.0: "),
         ({"more": 1}, "more: unknown key"),
@@ -252,6 +259,24 @@ def test_one_name_stands_for_the_whole_wire() -> None:
     wire = Plan.read(values, "plan.json").wire
     assert wire == Wire(activations="int8", gradients="int8")
     assert (str(wire), str(Wire(gradients="fp16"))) == ("int8", "fp32 activations, fp16 gradients")
+
+
+def test_each_boundary_has_the_plans_wire_or_one_of_its_own() -> None:
+    values = json.loads(GRID.model_dump_json()) | {
+        "stages": [[0, 1], [1, 2], [2, 4]],
+        "routes": [["a", "m", "x"]],
+        "wire": "bf16",
+    }
+    plan = Plan.read(values, "plan.json")
+    assert [plan.boundary_wire(boundary) for boundary in (0, 1)] == [plan.wire, plan.wire]
+    coarse = Plan.read(values | {"boundaries": ["bf16", {"activations": "int8"}]}, "plan.json")
+    assert [coarse.boundary_wire(boundary) for boundary in (0, 1)] == [plan.wire, Wire(activations="int8")]
+    for boundary in (-1, 2):
+        with pytest.raises(IndexError, match=f"no boundary {boundary} between 3 stages"):
+            coarse.boundary_wire(boundary)
+    assert "boundaries: 1 wires, where 1 stages need 0" in complaint(
+        stages=[[0, 4]], routes=[["a"]], boundaries=["int8"]
+    )
 
 
 def test_renaming_fills_placeholders_and_leaves_other_names() -> None:

@@ -75,7 +75,8 @@ def _placed(timeline: JobTimeline, wish: Amended, resumed: int, recorded: int, c
 
 def changes_weights(values: Iterable[str]) -> bool:
     """Whether any of these keys changes what steps come to, and not only how the work is laid out, or what is kept."""
-    return any(not key.startswith(("plan.", "checkpoint.")) or key.startswith("plan.wire") for key in values)
+    coded = ("plan.wire", "plan.slow_wire")
+    return any(not key.startswith(("plan.", "checkpoint.")) or key.startswith(coded) for key in values)
 
 
 def changed_values(before: Settings, after: Settings) -> Values:

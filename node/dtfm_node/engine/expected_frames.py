@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from dtfm_node.engine.buckets import Bucket
 from dtfm_node.engine.frame_seals import SEAL_BYTES
 from dtfm_node.engine.step_messages import (
+    StepMessage,
     ballot_messages,
     boundary_messages,
     evaluation_messages,
@@ -13,7 +14,7 @@ from dtfm_node.engine.step_messages import (
     received,
     reduction_messages,
 )
-from dtfm_protocol.job.job_file import Training
+from dtfm_protocol.job.job_file import CodecName, Training
 from dtfm_protocol.plan.ballot import VOTE_LIMIT, Ballot
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.plan.signed_commit import COMMIT_LIMIT, SIGNATURE_BYTES
@@ -36,12 +37,8 @@ def step_frames(
 ) -> Iterator[ExpectedFrame]:
     """Yield the frames of one training step that carry tensors: activations, gradients, parts of the all-reduce."""
     shape = (training.micro_batch, training.sequence_length, hidden_size)
-    sizes = {
-        Kind.ACTIVATION: payload_bytes(plan.wire.activations, shape),
-        Kind.GRADIENT: payload_bytes(plan.wire.gradients, shape),
-    }
     for message in received(boundary_messages(plan, me), me):
-        yield ExpectedFrame(message.sender, message.key(step), sizes[message.kind])
+        yield ExpectedFrame(message.sender, message.key(step), payload_bytes(_codec(plan, message), shape))
     for bucket in buckets:
         elements = [high - low for low, high in bucket.parts]
         for message in received(reduction_messages(bucket, me), me):
@@ -55,8 +52,17 @@ def evaluation_frames(
 ) -> Iterator[ExpectedFrame]:
     """Yield the frames of one evaluation; `batches` has the number of sequences of each of its micro-batches."""
     for message in received(evaluation_messages(plan, me, len(batches)), me):
-        size = payload_bytes(plan.wire.activations, (batches[message.index], sequence_length, hidden_size))
+        size = payload_bytes(_codec(plan, message), (batches[message.index], sequence_length, hidden_size))
         yield ExpectedFrame(message.sender, message.key(step), size)
+
+
+def _codec(plan: Plan, message: StepMessage) -> CodecName:
+    """Return the codec in which a message crosses its boundary."""
+    route = plan.routes[message.index % len(plan.routes)]
+    receiver = route.index(message.receiver)
+    if message.kind is Kind.GRADIENT:
+        return plan.boundary_wire(receiver).gradients
+    return plan.boundary_wire(receiver - 1).activations
 
 
 def ballot_frames(plan: Plan, me: str, step: int, ballot: Ballot) -> Iterator[ExpectedFrame]:

@@ -64,7 +64,9 @@ class TrainingStage:
         assert index is not None, "only peers of the plan have a stage"
         self.index, self.is_first, self.is_last = index, index == 0, index == len(plan.stages) - 1
         first, end = plan.stages[index]
-        self.config, self.training, self._device, self._wire = config, training, device, plan.wire
+        self.config, self.training, self._device = config, training, device
+        self._behind = plan.wire if self.is_first else plan.boundary_wire(index - 1)
+        self._ahead = plan.wire if self.is_last else plan.boundary_wire(index)
         self.training_at: Callable[[int], Training] = lambda step: training
         """Returns the values by which the update of a step goes."""
         self.stage, self.parameters, self.frozen = _built(config, (first, end), training, device)
@@ -146,7 +148,7 @@ class TrainingStage:
         """Tokens as they are, or the activation [batch, sequence, hidden] that was coded."""
         if self.is_first:
             return value.to(self._device)
-        return decode(value, self._wire.activations, (batch, self.training.sequence_length, self.hidden_size))
+        return decode(value, self._behind.activations, (batch, self.training.sequence_length, self.hidden_size))
 
     def forward(
         self,
@@ -182,7 +184,7 @@ class TrainingStage:
         # Looked at before it is sent: what is not finite on arrival is then the sender's fault, not the mathematics'.
         if not is_finite(y.detach()):
             raise Diverged(f"an activation of stage {self.index + 1} is")
-        return encode(y, self._wire.activations)
+        return encode(y, self._ahead.activations)
 
     def backward(self, micro_batch: int, value: torch.Tensor | None) -> torch.Tensor | None:
         """Run one micro-batch backward; the coded gradient of its input, or None on the first stage.
@@ -198,7 +200,7 @@ class TrainingStage:
         towards = None
         if not self.is_last:
             assert value is not None
-            towards = decode(value, self._wire.gradients, tuple(y.shape)).to(y.dtype)
+            towards = decode(value, self._ahead.gradients, tuple(y.shape)).to(y.dtype)
         del self._in_flight[micro_batch]
         if self._splits:
             self._matrices.defer()
@@ -217,7 +219,7 @@ class TrainingStage:
         assert x.grad is not None
         if not is_finite(x.grad):
             raise Diverged(f"the gradient before stage {self.index + 1} is")
-        return encode(x.grad, self._wire.gradients)
+        return encode(x.grad, self._behind.gradients)
 
     def weight(self, micro_batch: int) -> None:
         """Compute the gradients of matrices that a micro-batch's backward left."""

@@ -14,11 +14,11 @@ from dtfm_protocol.job.evaluation_set import MOST_SETS, EvaluationSet
 from dtfm_protocol.job.hub_folder import hub_folder
 from dtfm_protocol.job.learning_rate import RateSchedule, learning_rate_of
 from dtfm_protocol.schema import NEEDED, Schema
+from dtfm_protocol.wire.codec_sizes import CodecName as CodecName
+from dtfm_protocol.wire.codec_sizes import coarser
 
 Positive = Annotated[int, Field(gt=0, le=MOST_UINT32, strict=True)]
 NotNegative = Annotated[int, Field(ge=0, le=MOST_UINT32, strict=True)]
-CodecName = Literal["fp32", "fp16", "bf16", "int8"]
-"""Name of a codec of tensors between peers (`wire.codecs`)."""
 OptimizerName = Literal["adamw", "adamw-8bit", "sgd"]
 """Name of an optimizer (`checkpoint.state_slots` has what each keeps of a parameter)."""
 Share = Annotated[float, Field(ge=0, lt=1)]
@@ -316,8 +316,29 @@ class Planning(Schema):
     who sums it; "auto": by what links carry, where that makes a shorter step, so that a peer with a slow line sums
     little or nothing, and a slow link carries little. Older nodes refuse such plans."""
     wire: Wire = Wire()
+    slow_wire: Literal["none", "fp16", "bf16", "int8"] = Field(default="none", exclude_if=lambda name: name == "none")
+    """Codec in which the allocator may have micro-batches cross slow boundaries between stages, both ways, in place of
+    `wire` where it takes fewer bytes and makes a markedly shorter step; "none": all cross in `wire`. What replicas
+    reduce stays in `wire.gradients`. Older nodes refuse such plans."""
     horizon: Annotated[float, Field(gt=0, le=1e9)] = 600.0
     """Seconds of training within which going over to another plan must pay back what moving state takes."""
+
+    @model_validator(mode="after")
+    def _slow_wire_is_coarser(self) -> Self:
+        if self.slow_wire != "none" and self.coarse_wire == self.wire:
+            raise ValueError(
+                f'slow_wire: "{self.slow_wire}" takes no fewer bytes than the wire, {self.wire}: name a coarser codec, '
+                "or remove it"
+            )
+        return self
+
+    @property
+    def coarse_wire(self) -> Wire:
+        """Codecs of a boundary that is made coarse: `wire`, with `slow_wire` where that takes fewer bytes."""
+        slow, wire = self.slow_wire, self.wire
+        if slow == "none":
+            return wire
+        return Wire(activations=coarser(slow, wire.activations), gradients=coarser(slow, wire.gradients))
 
 
 class Checkpointing(Schema):

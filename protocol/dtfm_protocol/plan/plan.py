@@ -101,6 +101,9 @@ class Plan(Schema):
     """Peers of the view that the plan leaves out."""
     schedule: ScheduleName = "1f1b"
     wire: Wire = Wire()
+    boundaries: Annotated[tuple[Wire, ...], Field(max_length=MOST_STAGES), NEEDED] = Field(default=(), exclude_if=not_)
+    """Codecs of activations, and of the gradients that come back, over each boundary between two stages, in order;
+    empty: `wire` over all. What replicas reduce is in `wire` everywhere. All peers must know it: each decodes by it."""
     recompute: Annotated[tuple[Index, ...], Field(max_length=MOST_STAGES)] = ()
     """Stages that keep their layers' inputs alone between forward and backward, and compute the rest anew."""
     pacing: Annotated[Pacing | None, NEEDED] = Field(default=None, exclude_if=not_)
@@ -161,6 +164,10 @@ class Plan(Schema):
             raise ValueError(f"routes: {len(self.routes[0])} peers a route for {len(self.stages)} stages")
         if any(stage >= len(self.stages) for stage in self.recompute):
             raise ValueError(f"recompute: there is no stage {max(self.recompute)} among {len(self.stages)}")
+        if len(self.boundaries) not in (0, len(self.stages) - 1):
+            raise ValueError(
+                f"boundaries: {len(self.boundaries)} wires, where {len(self.stages)} stages need {len(self.stages) - 1}"
+            )
         if len(self.shadows) not in (0, len(self.stages)):
             raise ValueError(f"shadows: {len(self.shadows)} for {len(self.stages)} stages")
         layer = 0
@@ -213,6 +220,17 @@ class Plan(Schema):
         """The pairs of peers between which micro-batches go ahead, by boundary and order of first use."""
         both = range(len(self.stages) - 1)
         return tuple(dict.fromkeys((route[stage], route[stage + 1]) for stage in both for route in self.routes))
+
+    def boundary_wire(self, boundary: int) -> Wire:
+        """Return the codecs of what crosses the boundary between stages `boundary` and `boundary + 1`: of activations
+        ahead, and of their gradients back.
+
+        Raises:
+            IndexError: there is no such boundary.
+        """
+        if not 0 <= boundary < len(self.stages) - 1:
+            raise IndexError(f"no boundary {boundary} between {len(self.stages)} stages")
+        return self.boundaries[boundary] if self.boundaries else self.wire
 
     def replicas(self, stage: int) -> tuple[str, ...]:
         """List the peers that serve `stage`, in order of first use."""

@@ -1,10 +1,11 @@
-"""The bytes of coded tensors. Apart from `codecs`, so that planning alone need not load torch."""
+"""The names of wire codecs and the bytes of coded tensors. Apart from `codecs`, so that planning alone need not load
+torch."""
 
 import math
-from typing import assert_never
+from typing import Literal, assert_never
 
-from dtfm_protocol.job.job_file import CodecName
-
+CodecName = Literal["fp32", "fp16", "bf16", "int8"]
+"""Name of a codec of tensors between peers (`codecs`)."""
 BLOCK = 128
 """Number of values that share one scale in int8."""
 SCALE_BYTES = 4
@@ -14,6 +15,11 @@ BYTES_A_VALUE: dict[CodecName, float] = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, 
 """Bytes a value of each codec, in a tensor so large that it does not matter where it is cut."""
 FED_BACK: frozenset[CodecName] = frozenset({"int8"})
 """Codecs that leave out so much that the all-reduce adds it to the next step's gradients (error feedback)."""
+
+
+def coarser(codec: CodecName, than: CodecName) -> CodecName:
+    """Return whichever of two codecs takes fewer bytes; the second where they take as many."""
+    return codec if BYTES_A_VALUE[codec] < BYTES_A_VALUE[than] else than
 
 
 def payload_bytes(codec: CodecName, shape: tuple[int, ...]) -> int:

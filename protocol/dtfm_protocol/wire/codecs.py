@@ -10,9 +10,8 @@ from typing import Any, Protocol
 import torch
 
 from dtfm_protocol.errors import Refused
-from dtfm_protocol.job.job_file import CodecName
 from dtfm_protocol.wire.codec_sizes import BLOCK as BLOCK
-from dtfm_protocol.wire.codec_sizes import SCALE_BYTES
+from dtfm_protocol.wire.codec_sizes import SCALE_BYTES, CodecName
 from dtfm_protocol.wire.codec_sizes import payload_bytes as payload_bytes
 
 Bytes = bytes | bytearray | memoryview
