@@ -79,7 +79,7 @@ def test_they_do_where_gradients_are_reduced_in_buckets_and_along_trees(seed: in
     trees = ReductionTrees(stages=tuple(drawn_trees(count, seed) for count in counts))
     of = of.model_copy(update={"trees": trees})
     larger = [3 * one for one in gradients]
-    played = simulate(of, links, seconds, (1.0, 0.7), larger, update, TIED[seed % 2], in_buckets)
+    played = simulate(of, links, seconds, (1.0, 0.7), larger, update, TIED[seed % 2], buckets=in_buckets)
     path = critical_path(of, links, played)
     assert math.fsum(part.seconds for part in path) == pytest.approx(played.cost.total, abs=1e-9, rel=1e-9)
     assert path[0].start == 0.0

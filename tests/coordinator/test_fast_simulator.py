@@ -8,11 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dtfm_coordinator.allocator.all_reduces.sized_parts import slot_parts
+from dtfm_coordinator.allocator.coarse_boundaries import over_wires, with_wires
 from dtfm_coordinator.allocator.paced_plan import paced as with_pace
 from dtfm_coordinator.allocator.problem.problem_arrays import SCHEDULES, Problem
 from dtfm_coordinator.allocator.search.layout import Layout
 from dtfm_coordinator.allocator.simulator.predicted_seconds import PredictedSeconds
 from dtfm_coordinator.allocator.workload import Workload, pose, predict
+from dtfm_protocol.job.job_file import Wire
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.plan.summed_parts import WHOLE, SummedParts
 from dtfm_protocol.view.view import LayerSeconds, NodeView, View
@@ -60,10 +62,19 @@ def drawn(
 
 
 def both(
-    view: View, work: Workload, posed: Problem, layout: Layout, parts_seed: int | None = None
+    view: View,
+    work: Workload,
+    posed: Problem,
+    layout: Layout,
+    parts_seed: int | None = None,
+    wires_seed: int | None = None,
 ) -> tuple[PredictedSeconds, PredictedSeconds]:
-    """Its step by the fast form and exactly; with drawn parts of the all-reduces where there is a seed."""
+    """Its step by the fast form and exactly; with drawn parts of the all-reduces, and drawn wires of boundaries, where
+    there is a seed."""
+    wires = () if wires_seed is None else drawn_wires(len(layout.counts) - 1, np.random.default_rng(wires_seed))
+    posed = over_wires(work, posed, wires)
     plan = layout.plan(view.ids, SCHEDULES[posed.schedule], work.planning.wire, layout.recomputed(posed))
+    plan = with_wires(plan, wires)
     if posed.paced:
         plan = with_pace(view, work, plan, layout.in_flight(posed, view.ids))
     if parts_seed is None:
@@ -71,6 +82,12 @@ def both(
     plan = plan.model_copy(update={"parts": drawn_parts(plan, np.random.default_rng(parts_seed))})
     slots = slot_parts(plan, [view.ids[peer] for peer in layout.peers])
     return layout.cost(posed, slots), predict(view, work, plan).cost
+
+
+def drawn_wires(boundaries: int, rng: np.random.Generator) -> tuple[Wire, ...]:
+    """Any codecs, each way."""
+    codecs = rng.choice(["fp32", "bf16", "fp16", "int8"], size=(boundaries, 2)).tolist()
+    return tuple(Wire(activations=ahead, gradients=back) for ahead, back in codecs)
 
 
 def drawn_parts(plan: Plan, rng: np.random.Generator) -> SummedParts:
@@ -104,6 +121,16 @@ def test_without_limits_a_peer_both_agree_exactly(seed: int, schedule: str, tigh
 def test_both_agree_exactly_on_orders_made_for_the_links(seed: int, schedule: str, tight: bool) -> None:
     """Which are made of microseconds by each of the two: those of the plan must be those that the search has seen."""
     fast, exact = both(*drawn(seed, limited=False, schedule=schedule, tight=tight, paced=True))
+    for part in PARTS:
+        assert getattr(fast, part) == pytest.approx(getattr(exact, part), rel=1e-9, abs=1e-12)
+
+
+@pytest.mark.parametrize("paced", [False, True])
+@pytest.mark.parametrize("schedule", ["1f1b", "zero-bubble"])
+@pytest.mark.parametrize("seed", range(40))
+def test_both_agree_exactly_on_boundaries_of_unlike_wires(seed: int, schedule: str, paced: bool) -> None:
+    layout = drawn(seed, limited=False, schedule=schedule, wire="bf16", tight=seed % 2 == 1, paced=paced)
+    fast, exact = both(*layout, wires_seed=seed)
     for part in PARTS:
         assert getattr(fast, part) == pytest.approx(getattr(exact, part), rel=1e-9, abs=1e-12)
 

@@ -42,10 +42,16 @@ METHODS: dict[str, dict[str, Any]] = {
 PARTS = SummedParts(stages=((0, WHOLE), (), (WHOLE // 4, 3 * WHOLE // 4)), shared=(WHOLE // 8, 0, 0, 7 * WHOLE // 8))
 
 
-@pytest.mark.parametrize("parts", [None, PARTS], ids=["equal parts", "unlike parts"])
+@pytest.mark.parametrize(
+    ("parts", "boundaries"),
+    [(None, ()), (PARTS, (Wire(activations="fp16", gradients="int8"), Wire(activations="int8", gradients="bf16")))],
+    ids=["all alike", "unlike parts and boundaries"],
+)
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
-def test_a_simulated_step_sends_the_bytes_of_the_frames(tied: bool, method: str, parts: SummedParts | None) -> None:
+def test_a_simulated_step_sends_the_bytes_of_the_frames(
+    tied: bool, method: str, parts: SummedParts | None, boundaries: tuple[Wire, ...]
+) -> None:
     """Also of what is not trained, of which there are no gradients to reduce."""
     training = Training.model_validate(TRAINING.model_dump() | METHODS[method])
     config = resolve_config(Model.model_validate(MODEL | {"tie_word_embeddings": tied}), VOCABULARY, 16)
@@ -53,6 +59,7 @@ def test_a_simulated_step_sends_the_bytes_of_the_frames(tied: bool, method: str,
         stages=((0, 1), (1, 3), (3, 4)),
         routes=(("a", "m", "x"), ("b", "m", "x"), ("a", "m", "y"), ("b", "m", "y")),
         wire=Wire(activations="bf16", gradients="fp32"),
+        boundaries=boundaries,
         parts=parts,
     )
     speed = LayerSeconds(forward=1.0, backward=2.0)

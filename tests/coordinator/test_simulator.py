@@ -75,6 +75,18 @@ def test_the_gradient_of_a_message_has_a_size_of_its_own() -> None:
     ]
 
 
+def test_messages_over_each_boundary_have_sizes_of_their_own() -> None:
+    sizes = ((6.0, 1.0), (4.0, 3.0))
+    played = simulate(plan("amx"), links("amx", beta=2.0), equal("amx"), MESSAGES, [0.0] * 3, boundary_bytes=sizes)
+    assert [(t.sender, t.receiver, t.bytes, t.end - t.start) for t in played.transfers] == [
+        ("a", "m", 6, 3),
+        ("m", "x", 4, 2),
+        ("x", "m", 3, 1.5),
+        ("m", "a", 1, 0.5),
+    ]
+    assert played.cost.total == pytest.approx(3 * (F + B) + 3 + 2 + 1.5 + 0.5)
+
+
 def test_the_stage_before_does_not_wait_for_weights() -> None:
     played = simulate(
         plan("ab", schedule="zero-bubble"), links("ab"), dict.fromkeys("ab", ActionSeconds(1, 2, 4)), (1, 1), [0.0, 0.0]

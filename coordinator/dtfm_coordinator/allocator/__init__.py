@@ -8,6 +8,8 @@
 - `simulator/`: the simulated training step: exactly, event by event, and fast, on arrays as machine code
 - `allocate`: allocator of `serve`, `plan`, `explain` and `compare`: from a view to the plan with the shortest simulated
   step
+- `coarse_boundaries`: boundaries between stages that micro-batches cross in a coarser wire, because the links there are
+  slow
 - `job_demand`: what a job asks of its peers: its model's sizes, for the allocator
 - `paced_plan`: plan with a pace: what its actions and messages take by a view, and how much its peers keep in flight
 - `plan_in_force`: the plan in force, as a new one sees it: who holds what, and what going over to another layout takes

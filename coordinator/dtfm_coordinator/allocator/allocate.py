@@ -14,6 +14,16 @@ import numpy as np
 
 from dtfm_coordinator.allocator.all_reduces.chosen_trees import with_trees
 from dtfm_coordinator.allocator.all_reduces.sized_parts import by_links, shortest, sizings, slot_parts
+from dtfm_coordinator.allocator.coarse_boundaries import (
+    Wires,
+    coarse_wires,
+    coarse_words,
+    over_wires,
+    settled,
+    weighed,
+    wires_to_try,
+    with_wires,
+)
 from dtfm_coordinator.allocator.foundations.compiled import compiling
 from dtfm_coordinator.allocator.foundations.search_budget import CUT_SHORT, DEFAULT_SEARCH_SECONDS, Budget
 from dtfm_coordinator.allocator.foundations.shapes import Shape, feasible_shapes, shape_words
@@ -39,6 +49,8 @@ FINALISTS = 3
 """Number of layouts of a schedule that the exact simulator chooses among, and as many of other depths."""
 ENDS = (0.6, 0.8, 1.0)
 """Shares of the budget at which the searches under each of `SCHEDULES` end, where all are open."""
+BEFORE_COARSE = 0.6
+"""Share of the budget at which searches by the job's wire over all boundaries end, where those may be coarse."""
 ALIKE = 1e-3
 """Of a step: so much better another schedule must be than one of those before it."""
 ANEW = 0.25
@@ -101,17 +113,17 @@ def allocate(
     begun_with = None if begun is None else Layout.of_plan(begun, peers)
     seeds = [layout for layout in (old.layout, begun_with) if layout is not None]
     searches: list[Evolution] = []
-    for problem, end in zip(problems, ENDS if len(problems) > 1 else (1.0,), strict=True):
+    for problem, end in _turns(work, problems, algorithm):
         limits.until = end
         searches.append(_searched(work, problem, shapes, old, seeds, limits, seed, algorithm, searches))
     finalists = [
         finalist
-        for problem, search in zip(problems, searches, strict=True)
-        for finalist in _finalists(view, work, peers, problem, search)
+        for number, problem in enumerate(problems)
+        for finalist in _finalists(view, work, peers, problem, searches[number :: len(problems)])
     ]
     if not finalists:
         raise UserError(why_no_plan(work, problems[0], shapes, any(search.fitted for search in searches)))
-    chosen = _chosen(finalists, old)
+    chosen = _settled(view, work, peers, _chosen(finalists, old))
     chosen = replace(chosen, plan=tightened(chosen.plan))
     if work.planning.parts == "auto" and is_soon_predicted(work, chosen.plan):
         plan, cost = with_trees(view, work, chosen.plan, chosen.cost)
@@ -130,7 +142,7 @@ def allocate(
             "reason": reason,
             # The search goes by the fast form; where the exact one is dearer, what seemed better was not.
             "history": (
-                *(one for one in _descending(searches) if one[1] > cost.total),
+                *(one for one in _descending(searches[: len(problems)]) if one[1] > cost.total),
                 (limits.elapsed(), cost.total),
             ),
         }
@@ -164,6 +176,19 @@ def _compile() -> None:
     moving_seconds(posed, free, one - 1, one, one)
 
 
+def _turns(work: Workload, problems: list[Problem], algorithm: str) -> list[tuple[Problem, float]]:
+    """Return what is searched, in order, and the share of the budget at which that ends: each schedule's problem; then,
+    where boundaries may be coarse, each once more with all of them coarse, under which other layouts are better."""
+    fine, coarse = work.planning.wire, work.planning.coarse_wire
+    turns = list(zip(problems, ENDS if len(problems) > 1 else (1.0,), strict=True))
+    if coarse == fine or algorithm != "evolutionary":
+        return turns
+    every = (coarse,) * work.demand.layers
+    return [(problem, BEFORE_COARSE * end) for problem, end in turns] + [
+        (over_wires(work, problem, every), BEFORE_COARSE + (1 - BEFORE_COARSE) * end) for problem, end in turns
+    ]
+
+
 def _searched(
     work: Workload,
     problem: Problem,
@@ -175,7 +200,7 @@ def _searched(
     algorithm: str,
     before: list[Evolution],
 ) -> Evolution:
-    """Search under one schedule, after those under others (`before`) or from `seeds` on, and return the search.
+    """Search one problem, after others (`before`) or from `seeds` on, and return the search.
 
     Raises:
         UserError: there are too many placements to look at all.
@@ -207,32 +232,73 @@ def _searched(
 @dataclass(frozen=True)
 class _Finalist:
     layout: Layout
+    posed: Problem
+    """Problem that the search had, with the job's wire over all boundaries."""
     plan: Plan
     cost: PredictedSeconds
 
+    @property
+    def weighed(self) -> float:
+        """Seconds by which finalists are compared."""
+        return weighed(self.plan, self.cost.total)
+
 
 def _finalists(
-    view: View, work: Workload, peers: tuple[str, ...], posed: Problem, search: Evolution
+    view: View, work: Workload, peers: tuple[str, ...], posed: Problem, searches: list[Evolution]
 ) -> list[_Finalist]:
-    """Return the best layouts of the search under one schedule, simulated exactly where that does not take too long.
+    """Return the best layouts of the searches under one schedule, simulated exactly where that does not take too long.
 
     Where they have a pace, they come without one first.
+
+    Args:
+        posed: with the job's wire over all boundaries.
     """
-    best = search.finalists(FINALISTS)
+    best = list(dict.fromkeys(layout for search in searches for layout in search.finalists(FINALISTS)))
     tries = [(layout, posed) for layout in best]
     if posed.paced:
         plain = posed._replace(paced=False)
         bare = dict.fromkeys(replace(layout, ahead=()) for layout in best)
         tries = [(layout, plain) for layout in bare if layout.fits(plain)] + tries
-    found = []
-    for layout, problem in tries:
-        plan = layout.plan(peers, SCHEDULES[posed.schedule], work.planning.wire, layout.recomputed(problem))
-        if problem.paced:
-            plan = paced(view, work, plan, layout.in_flight(problem, peers))
-        plan, cost = _priced(view, work, plan, layout, problem, peers)
-        if np.isfinite(cost.total):
-            found.append(_Finalist(layout, plan, cost))
-    return found
+    made = [_over_best_wires(view, work, peers, problem, layout) for layout, problem in tries]
+    return [one for one in made if np.isfinite(one.cost.total)]
+
+
+def _over_best_wires(view: View, work: Workload, peers: tuple[str, ...], problem: Problem, layout: Layout) -> _Finalist:
+    """Return a layout as a plan, with boundaries in a coarser wire where the job wants that and each is worth it."""
+    tries = ((), *wires_to_try(work, problem, layout))
+    return min((_made(view, work, peers, problem, layout, wires) for wires in tries), key=lambda one: one.weighed)
+
+
+def _made(
+    view: View, work: Workload, peers: tuple[str, ...], problem: Problem, layout: Layout, wires: Wires
+) -> _Finalist:
+    """Return a layout as a plan whose boundaries have these wires; without end where it then does not fit in memory."""
+    over = over_wires(work, problem, wires)
+    plan = layout.plan(peers, SCHEDULES[problem.schedule], work.planning.wire, layout.recomputed(over))
+    plan = with_wires(plan, wires)
+    if problem.paced:
+        plan = paced(view, work, plan, layout.in_flight(over, peers))
+    plan, cost = _priced(view, work, plan, layout, over, peers)
+    if wires and not layout.fits(over):
+        cost = PredictedSeconds(cost.compute, np.inf, np.inf, 0.0)
+    return _Finalist(layout, problem, plan, cost)
+
+
+def _settled(view: View, work: Workload, peers: tuple[str, ...], chosen: _Finalist) -> _Finalist:
+    """Return the chosen finalist with each boundary in that wire with which the exact simulator finds it better, where
+    all can soon be tried."""
+    plan, either = chosen.plan, (work.planning.wire, work.planning.coarse_wire)
+    begun = plan.boundaries or (plan.wire,) * (len(plan.stages) - 1)
+    if either[0] == either[1] or not is_soon_predicted(work, plan, len(begun)):
+        return chosen
+    made = {begun: chosen}
+
+    def seconds(wires: Wires) -> float:
+        if wires not in made:
+            made[wires] = _made(view, work, peers, chosen.posed, chosen.layout, wires)
+        return made[wires].weighed
+
+    return made[settled(begun, either, seconds)]
 
 
 def _priced(
@@ -250,9 +316,9 @@ def _priced(
 
 
 def _chosen(finalists: list[_Finalist], old: InForce) -> _Finalist:
-    """Return the finalist with the shortest step, what moving there takes included; `finalists` are in order of
-    schedule, those without a pace first."""
-    seconds = [one.cost.total + old.moving(one.layout) / old.horizon for one in finalists]
+    """Return the finalist with the shortest step, what moving there takes and coarse wires included; `finalists` are in
+    order of schedule, those without a pace first."""
+    seconds = [one.weighed + old.moving(one.layout) / old.horizon for one in finalists]
     near = [number for number, one in enumerate(seconds) if one <= (1 + ALIKE) * min(seconds)]
     kind = _kind(finalists[near[0]])
     alike = [number for number in near if _kind(finalists[number]) == kind]
@@ -297,6 +363,7 @@ def _reason(work: Workload, best: _Finalist, finalists: list[_Finalist]) -> str:
     line += f", {best.plan.schedule}" if len(work.schedules) > 1 else ""
     if best.plan.pacing is not None:
         line += f", up to {most_kept(orders(best.plan))} micro-batches in flight to hide links"
+    line += f", {coarse_words(best.plan)}" if coarse_wires(best.plan) else ""
     line += ", gradients summed by links" if best.plan.parts is not None else ""
     line += ", along trees" if best.plan.trees is not None else ""
     line += f": {best.cost.total:.3g} s a step predicted"

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from dtfm_coordinator.allocator.foundations.links import Links
-from dtfm_coordinator.allocator.problem.model_demand import layer_seconds, stage_seconds
+from dtfm_coordinator.allocator.problem.model_demand import boundary_bytes, layer_seconds, stage_seconds
 from dtfm_coordinator.allocator.simulator.fast_all_reduce import seconds_to_send
 from dtfm_coordinator.allocator.workload import Workload
 from dtfm_protocol.plan.plan import Plan
@@ -21,7 +21,8 @@ def paced(view: View, work: Workload, plan: Plan, in_flight: Mapping[str, tuple[
     """
     if plan.schedule == "gpipe":
         return plan.model_copy(update={"pacing": None})
-    links, sizes = Links.of(view), work.demand.message_bytes(plan.wire)
+    links, sizes = Links.of(view), boundary_bytes(plan, work.demand)
+    stage_of = {peer: stage for stage in range(len(plan.stages)) for peer in plan.replicas(stage)}
     seconds = stage_seconds(plan, work.demand, layer_seconds(view.nodes, work.demand))
     columns: dict[str, tuple[int, ...]] = {
         kind: tuple(microseconds(getattr(seconds[peer], kind), 1) for peer in plan.peers)
@@ -29,9 +30,12 @@ def paced(view: View, work: Workload, plan: Plan, in_flight: Mapping[str, tuple[
     }
     if plan.schedule != "zero-bubble":
         del columns["weight"]
-    for name, size, pairs in (("ahead", sizes[0], plan.pairs), ("back", sizes[1], [(b, a) for a, b in plan.pairs])):
+    for name, way, pairs in (("ahead", 0, plan.pairs), ("back", 1, [(b, a) for a, b in plan.pairs])):
         rows = [(links.index[sender], links.index[receiver]) for sender, receiver in pairs]
-        columns[name] = tuple(microseconds(float(seconds_to_send(size, links.beta[row])), 0) for row in rows)
+        sent = [sizes[min(map(stage_of.__getitem__, pair))][way] for pair in pairs]
+        columns[name] = tuple(
+            microseconds(float(seconds_to_send(size, links.beta[row])), 0) for size, row in zip(sent, rows, strict=True)
+        )
         columns[f"{name}_delay"] = tuple(microseconds(float(links.alpha[row]), 0) for row in rows)
     flying, kept = zip(*(in_flight[peer] for peer in plan.peers), strict=True)
     return plan.model_copy(update={"pacing": Pacing(in_flight=flying, kept=kept, **columns)})

@@ -47,6 +47,8 @@ class InForce:
             over = f"it has {len(plan.routes)} micro-batches a step and the job {work.micro_batches}"
         elif plan.schedule not in work.schedules or plan.wire != work.planning.wire:
             over = "the job's schedule or wire is another"
+        elif any(one not in (plan.wire, work.planning.coarse_wire) for one in plan.boundaries):
+            over = "the job's slow_wire is another"
         elif plan.pacing is not None and work.planning.in_flight == "least":
             over = "the job now keeps the least in flight"
         elif (plan.parts or plan.trees) is not None and work.planning.parts == "equal":

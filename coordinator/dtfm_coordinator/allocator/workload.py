@@ -9,6 +9,7 @@ from dtfm_coordinator.allocator.foundations.links import Links
 from dtfm_coordinator.allocator.problem.bucket_cut import buckets_of
 from dtfm_coordinator.allocator.problem.model_demand import (
     ModelDemand,
+    boundary_bytes,
     layer_seconds,
     optimizer_seconds,
     stage_seconds,
@@ -59,17 +60,18 @@ def predict(view: View, work: Workload, plan: Plan) -> Simulation:
         [work.demand.gradient_bytes(first, end, plan.wire) for first, end in plan.stages],
         optimizer_seconds(plan, work.demand, speeds),
         work.demand.tied_gradient_bytes(plan.wire),
+        boundary_bytes(plan, work.demand),
         buckets_of(plan, work.demand),
     )
 
 
-def is_soon_predicted(work: Workload, plan: Plan) -> bool:
-    """Whether `predict` takes some seconds at most."""
+def is_soon_predicted(work: Workload, plan: Plan, times: int = 1) -> bool:
+    """Whether `predict` takes some seconds at most, for so many plans like this one."""
     messages = 2 * work.micro_batches * (len(plan.stages) - 1)
     groups = [len(plan.replicas(stage)) for stage in range(len(plan.stages))]
     if work.demand.trained_tied_parameters and len(groups) > 1:
         groups.append(groups[0] + groups[-1])
-    return messages + sum(2 * count * (count - 1) for count in groups) <= EXACT_TRANSFERS
+    return times * (messages + sum(2 * count * (count - 1) for count in groups)) <= EXACT_TRANSFERS
 
 
 def as_cost(cost: PredictedSeconds) -> Cost:

@@ -49,9 +49,12 @@ class Problem(NamedTuple):
     schedule: int
     """Index of the schedule in `SCHEDULES`."""
     ahead_bytes: float
-    """Bytes of one micro-batch's message over one boundary."""
+    """Bytes of one micro-batch's message over one boundary, in the job's wire."""
     back_bytes: float
     """Bytes of the message that brings its gradient back."""
+    boundary_bytes: Floats
+    """Bytes of both over each boundary that there can be, shape (2, layers): as above, but for boundaries of another
+    wire."""
     gradient_before: Floats
     """Bytes of gradients of all layers before each, shape (layers + 1,); of what is not trained there are none."""
     whole_layer_gradients: float
@@ -155,6 +158,7 @@ def problem(
         schedule=SCHEDULES.index(schedule),
         ahead_bytes=float(ahead_bytes),
         back_bytes=float(back_bytes),
+        boundary_bytes=np.tile([[float(ahead_bytes)], [float(back_bytes)]], demand.layers),
         gradient_before=np.array([0.0, *accumulate(width * count for count in demand.trained_layer_parameters)]),
         whole_layer_gradients=width * (demand.measured_parameters or 1.0),
         embedding_gradients=width * (demand.embedding_parameters - demand.frozen_embedding_parameters),

@@ -164,13 +164,13 @@ def _last_actions(
         stage_of[slot : slot + counts[stage]] = stage
         slot += counts[stage]
     # Each pair's seconds on the link, delay, and when the link is free again; by FORWARD and BACKWARD.
-    bytes_of = np.array([problem.ahead_bytes, problem.back_bytes])
+    bytes_of = problem.boundary_bytes
     seconds, delay = np.empty((2, len(pairs)), dtype=np.float64), np.empty((2, len(pairs)), dtype=np.float64)
     free = np.zeros((2, len(pairs)), dtype=np.float64)
     for pair in range(len(pairs)):
-        here, there = peers[pairs[pair, 0]], peers[pairs[pair, 1]]
-        seconds[FORWARD, pair] = seconds_to_send(problem.ahead_bytes, problem.beta[here, there])
-        seconds[BACKWARD, pair] = seconds_to_send(problem.back_bytes, problem.beta[there, here])
+        here, there, boundary = peers[pairs[pair, 0]], peers[pairs[pair, 1]], stage_of[pairs[pair, 0]]
+        seconds[FORWARD, pair] = seconds_to_send(bytes_of[FORWARD, boundary], problem.beta[here, there])
+        seconds[BACKWARD, pair] = seconds_to_send(bytes_of[BACKWARD, boundary], problem.beta[there, here])
         delay[FORWARD, pair], delay[BACKWARD, pair] = problem.alpha[here, there], problem.alpha[there, here]
     sent_free, received_free = np.zeros(slots, dtype=np.float64), np.zeros(slots, dtype=np.float64)
 
@@ -195,15 +195,15 @@ def _last_actions(
         elif way == FORWARD or (way == BACKWARD and stage > 0):
             boundary = stage if way == FORWARD else stage - 1
             towards = stage + 1 if way == FORWARD else stage - 1
-            pair, touched = crossed[micro_batch, boundary], routes[micro_batch, towards]
+            pair, touched, sent = crossed[micro_batch, boundary], routes[micro_batch, towards], bytes_of[way, boundary]
             begun = max(now, free[way, pair])
             if problem.uplink[peers[slot]] < np.inf:
                 begun = max(begun, sent_free[slot])
             ended = max(
                 begun + seconds[way, pair],
-                received_free[touched] + seconds_to_send(bytes_of[way], problem.downlink[peers[touched]]),
+                received_free[touched] + seconds_to_send(sent, problem.downlink[peers[touched]]),
             )
-            sent_free[slot] = max(now, sent_free[slot]) + seconds_to_send(bytes_of[way], problem.uplink[peers[slot]])
+            sent_free[slot] = max(now, sent_free[slot]) + seconds_to_send(sent, problem.uplink[peers[slot]])
             if problem.downlink[peers[touched]] < np.inf:
                 received_free[touched] = ended
             free[way, pair] = ended

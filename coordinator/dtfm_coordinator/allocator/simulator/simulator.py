@@ -42,6 +42,7 @@ def simulate(
     gradient_bytes: Sequence[float],
     optimizer_seconds: Mapping[str, float] | None = None,
     tied_gradient_bytes: float = 0.0,
+    boundary_bytes: Sequence[tuple[float, float]] = (),
     buckets: BucketsOf = in_one_bucket,
 ) -> Simulation:
     """Play one training step, and return its timeline and cost.
@@ -55,6 +56,7 @@ def simulate(
     optimizer_seconds: seconds of each peer's update of its stage; 0 where it is not given.
     tied_gradient_bytes: bytes of the gradients that the peers of first and last stage reduce together; without effect
     where there is one stage.
+    boundary_bytes: `message_bytes` of each boundary, in order, where they are unlike; empty: they are not.
     buckets: tells the buckets of each reduction and when they are final; one each, at the end of the last action,
     where it is not given.
 
@@ -64,7 +66,8 @@ def simulate(
     Raises:
     ValueError: the peers' orders of actions wait for each other in a circle.
     """
-    step = _Step(plan, links, seconds, message_bytes, gradient_bytes, tied_gradient_bytes, buckets)
+    sizes = boundary_bytes or [message_bytes] * (len(plan.stages) - 1)
+    step = _Step(plan, links, seconds, sizes, gradient_bytes, tied_gradient_bytes, buckets)
     return step.run(optimizer_seconds or {})
 
 
@@ -98,12 +101,12 @@ class _Step:
         plan: Plan,
         links: Links,
         seconds: Mapping[str, ActionSeconds],
-        message_bytes: tuple[float, float],
+        boundary_bytes: Sequence[tuple[float, float]],
         gradient_bytes: Sequence[float],
         tied_gradient_bytes: float,
         buckets: BucketsOf,
     ) -> None:
-        self._plan, self._links, self._seconds, self._message_bytes = plan, links, seconds, message_bytes
+        self._plan, self._links, self._seconds, self._boundary_bytes = plan, links, seconds, boundary_bytes
         self._last = len(plan.stages) - 1
         self._orders = orders(plan)
         self._events = _Events()
@@ -210,8 +213,8 @@ class _Step:
         self, now: float, sender: str, receiver: str, index: int, kind: Literal["activation", "gradient"]
     ) -> None:
         arrive = partial(self._arrive, receiver=receiver, index=index, kind=kind)
-        rows, (ahead, back) = self._links.index, self._message_bytes
-        size = ahead if kind == "activation" else back
+        rows, stage = self._links.index, self._stage_of[sender]
+        size = self._boundary_bytes[stage][0] if kind == "activation" else self._boundary_bytes[stage - 1][1]
         self._network.send(SimulatedMessage(rows[sender], rows[receiver], kind, index, size, now, arrive))
 
     def _arrive(self, now: float, receiver: str, index: int, kind: Literal["activation", "gradient"]) -> None:

@@ -64,10 +64,15 @@ def measured_pace(
         for slot in range(len(peers)):
             took[kind, slot] = _microseconds(seconds[kind, slot], 1)
     transfer, delay = np.empty((2, len(pairs)), dtype=np.int64), np.empty((2, len(pairs)), dtype=np.int64)
+    boundary, end = int(np.int64(0)), int(counts[0])  # pairs come boundary by boundary, whose senders are below `end`
     for pair in range(len(pairs)):
+        while pairs[pair, 0] >= end:
+            boundary += 1
+            end += counts[boundary]
         here, there = peers[pairs[pair, 0]], peers[pairs[pair, 1]]
-        transfer[FORWARD, pair] = _microseconds(seconds_to_send(problem.ahead_bytes, problem.beta[here, there]), 0)
-        transfer[BACKWARD, pair] = _microseconds(seconds_to_send(problem.back_bytes, problem.beta[there, here]), 0)
+        ahead_bytes, back_bytes = problem.boundary_bytes[FORWARD, boundary], problem.boundary_bytes[BACKWARD, boundary]
+        transfer[FORWARD, pair] = _microseconds(seconds_to_send(ahead_bytes, problem.beta[here, there]), 0)
+        transfer[BACKWARD, pair] = _microseconds(seconds_to_send(back_bytes, problem.beta[there, here]), 0)
         delay[FORWARD, pair] = _microseconds(problem.alpha[here, there], 0)
         delay[BACKWARD, pair] = _microseconds(problem.alpha[there, here], 0)
     in_flight, kept = plain_limits(counts, shares, problem.schedule == ZERO_BUBBLE)
