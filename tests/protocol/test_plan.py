@@ -271,6 +271,10 @@ def test_each_boundary_has_the_plans_wire_or_one_of_its_own() -> None:
     assert [plan.boundary_wire(boundary) for boundary in (0, 1)] == [plan.wire, plan.wire]
     coarse = Plan.read(values | {"boundaries": ["bf16", {"activations": "int8"}]}, "plan.json")
     assert [coarse.boundary_wire(boundary) for boundary in (0, 1)] == [plan.wire, Wire(activations="int8")]
+    assert coarse.wires == (plan.wire, Wire(activations="int8"))
+    assert not coarse.is_laid_out_as(plan)
+    assert plan.is_laid_out_as(plan.model_copy(update={"boundaries": (plan.wire, plan.wire), "reason": "another"}))
+    assert not plan.is_laid_out_as(plan.model_copy(update={"routes": (("b", "m", "x"),)}))
     for boundary in (-1, 2):
         with pytest.raises(IndexError, match=f"no boundary {boundary} between 3 stages"):
             coarse.boundary_wire(boundary)

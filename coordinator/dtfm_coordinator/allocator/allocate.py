@@ -288,17 +288,16 @@ def _settled(view: View, work: Workload, peers: tuple[str, ...], chosen: _Finali
     """Return the chosen finalist with each boundary in that wire with which the exact simulator finds it better, where
     all can soon be tried."""
     plan, either = chosen.plan, (work.planning.wire, work.planning.coarse_wire)
-    begun = plan.boundaries or (plan.wire,) * (len(plan.stages) - 1)
-    if either[0] == either[1] or not is_soon_predicted(work, plan, len(begun)):
+    if either[0] == either[1] or not is_soon_predicted(work, plan, len(plan.wires)):
         return chosen
-    made = {begun: chosen}
+    made = {plan.wires: chosen}
 
     def seconds(wires: Wires) -> float:
         if wires not in made:
             made[wires] = _made(view, work, peers, chosen.posed, chosen.layout, wires)
         return made[wires].weighed
 
-    return made[settled(begun, either, seconds)]
+    return made[settled(plan.wires, either, seconds)]
 
 
 def _priced(

@@ -95,7 +95,7 @@ class Comparison:
         finally:
             await self._say("training", f"plan {plan.version}: {plan.reason}")
         (found,) = planned
-        same = found.routes == plan.routes and found.stages == plan.stages
+        same = found.is_laid_out_as(plan)
         if same and horizon is not None and horizon < self._horizon():
             self._watch.again_after(horizon)
         return None if same else found
@@ -137,7 +137,7 @@ class Comparison:
         if not planned or broken() or not failing.keys() <= lasting.keys() or not await self._hears_all(plan, broken):
             return None
         (found,) = planned
-        if found.routes == plan.routes and found.stages == plan.stages:
+        if found.is_laid_out_as(plan):
             return None
         for pair, gbps in lasting.items():
             state.links.failing(pair, gbps)

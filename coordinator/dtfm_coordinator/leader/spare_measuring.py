@@ -87,7 +87,7 @@ class SpareMeasuring:
         begun = self._state.clock.now()
         found = await asyncio.to_thread(self._planner.plan, view, plan, None, self._standstill())
         self._took = self._state.clock.now() - begun
-        return None if found.routes == plan.routes and found.stages == plan.stages else found
+        return None if found.is_laid_out_as(plan) else found
 
     def _situation(self, plan: Plan) -> object:
         peers = frozenset(member.peer for member in self._state.members.ready())

@@ -232,6 +232,11 @@ class Plan(Schema):
             raise IndexError(f"no boundary {boundary} between {len(self.stages)} stages")
         return self.boundaries[boundary] if self.boundaries else self.wire
 
+    @property
+    def wires(self) -> tuple[Wire, ...]:
+        """The codecs of what crosses each boundary, in order (`boundary_wire`)."""
+        return tuple(self.boundary_wire(boundary) for boundary in range(len(self.stages) - 1))
+
     def replicas(self, stage: int) -> tuple[str, ...]:
         """List the peers that serve `stage`, in order of first use."""
         return tuple(dict.fromkeys(route[stage] for route in self.routes))
@@ -250,6 +255,10 @@ class Plan(Schema):
     def shares(self) -> dict[str, int]:
         """Count the micro-batches in a step of each peer."""
         return dict(Counter(peer for route in self.routes for peer in route))
+
+    def is_laid_out_as(self, other: "Plan") -> bool:
+        """Whether the same peers serve the same layers of the same micro-batches as in `other`, over the same wires."""
+        return (self.routes, self.stages, self.wires) == (other.routes, other.stages, other.wires)
 
     def renamed(self, names: dict[str, str]) -> Self:
         """Return the same plan with peers renamed; a name that is not in `names` stays."""

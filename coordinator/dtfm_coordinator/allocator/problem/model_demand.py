@@ -330,7 +330,7 @@ def optimizer_seconds(plan: Plan, demand: ModelDemand, layers: Mapping[str, Laye
 
 def boundary_bytes(plan: Plan, demand: ModelDemand) -> tuple[tuple[int, int], ...]:
     """Return the bytes of one micro-batch's messages over each boundary of `plan`, in order: ahead, and back."""
-    return tuple(demand.message_bytes(plan.boundary_wire(boundary)) for boundary in range(len(plan.stages) - 1))
+    return tuple(map(demand.message_bytes, plan.wires))
 
 
 def apart_of(nodes: Sequence[NodeView]) -> frozenset[str]:

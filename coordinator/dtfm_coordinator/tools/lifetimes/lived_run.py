@@ -180,7 +180,7 @@ class _Run:
             found = self._plans.plan(self._here, plan)
         except UserError:
             return
-        if found.routes == plan.routes and found.stages == plan.stages:
+        if found.is_laid_out_as(plan):
             return
         self.plan, self._why, self._since, self._thrown = None, "who has come is used", self.now, 0
         moving = self._plans.moving_seconds(self._here, plan, found)
