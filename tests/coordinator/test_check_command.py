@@ -150,6 +150,9 @@ def test_bytes_over_a_boundary_go_by_the_wire_codecs(home: Path, capsys: pytest.
     assert boundary == {"ahead_bytes": 4 * values, "back_bytes": 4 * values}
     boundary = said(home, capsys, '[plan.wire]\nactivations = "bf16"\ngradients = "int8"')["model"]["boundary"]
     assert boundary == {"ahead_bytes": 2 * values, "back_bytes": values + 4 * values // 128}
+    assert said(home, capsys)["model"]["coarse_boundary"] is None
+    coarse = said(home, capsys, '[plan]\nwire = "bf16"\nslow_wire = "int8"')["model"]["coarse_boundary"]
+    assert coarse == {"ahead_bytes": values + 4 * values // 128, "back_bytes": values + 4 * values // 128}
 
 
 def test_a_tied_embedding_is_reduced_between_first_and_last_stage(

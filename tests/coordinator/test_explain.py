@@ -286,6 +286,38 @@ def test_what_if_is_of_the_same_placement_and_forgets_what_the_plan_predicts() -
     assert step_report.what_if_line(2.0, 1.5) == "as the plan is, a step takes 2 s: -25.0 % by the change"
 
 
+def test_what_if_a_plan_with_coarse_boundaries_had_one_wire_over_all() -> None:
+    of = plan("abc").model_copy(update={"wire": wired("bf16"), "boundaries": (wired("int8"), wired("bf16"))})
+    job = Planning(wire=of.wire, slow_wire="int8")
+    assert explained_plan(of, job).lines == ()
+    assert explained_plan(of, job).plan == of
+    told = explained_plan(of, job, "bf16")
+    assert told.is_what_if
+    assert told.plan.boundaries == ()
+    assert told.lines == ("what if: explained with wire bf16, not with the plan's bf16 and 1 of 2 boundaries in int8",)
+    assert workload_of(told.plan, work(1, job), "bf16").planning == Planning(wire=of.wire)
+    assert workload_of(of, work(1, job)).planning == job
+    assert explained_plan(of, Planning(wire=of.wire)).lines == (
+        "explained with the plan's 1 of 2 boundaries in int8; the job's slow_wire is none",
+    )
+
+
+def test_each_boundary_is_told_with_its_codecs_and_bytes() -> None:
+    coarse = Wire(activations="int8", gradients="fp16")
+    of = plan("abc", "abc").model_copy(update={"boundaries": (Wire(), coarse)})
+    first, second, last = (stage.onward for stage in found(of, swarm("abc")).stages)
+    assert first is not None
+    assert second is not None
+    assert last is None
+    assert (first.wire, (first.ahead_bytes, first.back_bytes)) == (Wire(), DEMAND.message_bytes(Wire()))
+    assert (second.wire, (second.ahead_bytes, second.back_bytes)) == (coarse, DEMAND.message_bytes(coarse))
+    assert step_report.boundary_message(second) == "int8 activations, fp16 gradients: 258 kB there, 500 kB back"
+    shown = io.StringIO()
+    step_report.show(Console(file=shown, width=200), found(of, swarm("abc")), None, (), None, asked_growth=False)
+    assert "int8 activations, fp16 gradients: 258 kB there" in shown.getvalue()
+    assert "fp32: 1 MB there, 1 MB back" in shown.getvalue()
+
+
 def test_the_command_offers_all_wires_and_schedules() -> None:
     assert [one.value for one in WireName] == list(get_args(CodecName))
     assert [one.value for one in ScheduleChoice] == list(get_args(ScheduleName))

@@ -10,7 +10,7 @@ from dtfm_coordinator.tools.explain import single_changes as module
 from dtfm_coordinator.tools.explain.single_changes import SingleChange, TriedChanges, single_changes
 from dtfm_coordinator.tools.explain.step_report import change_lines
 from dtfm_lab.networks.catalogue import network
-from dtfm_protocol.job.job_file import Planning
+from dtfm_protocol.job.job_file import Planning, Wire
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.view.view import View
 from tests.coordinator.test_explain import DEMAND, plan, swarm, work
@@ -39,6 +39,21 @@ def test_an_exchange_that_the_plan_has_missed_is_found_with_its_exact_seconds() 
     assert "the search has missed it" in lines[0]
     assert "exchanged" in lines[1]
     assert "saves" in lines[1]
+
+
+def test_boundaries_of_a_changed_layout_are_coarse_only_where_its_own_links_are_slow() -> None:
+    fine, coarse = Wire(activations="bf16", gradients="bf16"), Wire(activations="int8", gradients="int8")
+    planning = Planning(wire=fine, slow_wire="int8")
+    crossed = plan("ad", "cb", "ad", "cb").model_copy(update={"wire": fine, "boundaries": (coarse,)})
+    told, total = of(crossed, FAST_PAIRS, planning)
+    mended = plan("ab", "cd", "ab", "cd").model_copy(update={"wire": fine})
+    assert told.best[0].seconds == pytest.approx(predict(FAST_PAIRS, work(4, planning), mended).cost.total)
+    assert told.best[0].seconds < total
+    slow = swarm("abcd", gbps=0.05, links={"ab": 0.06})
+    told, _ = of(plan("ab", "cd").model_copy(update={"wire": fine, "boundaries": (coarse,)}), slow, planning)
+    (exchange,) = (one for one in told.best if "exchanged" in one.words)
+    other = plan("ad", "cb").model_copy(update={"wire": fine})
+    assert exchange.seconds < 0.9 * predict(slow, work(2, planning), other).cost.total
 
 
 def test_of_a_good_plan_each_kind_is_told_with_what_it_costs() -> None:

@@ -49,6 +49,8 @@ class ModelFindings:
     """Bytes of memory of the least demanding stage that there can be."""
     by_depth: tuple[StageNeeds, ...]
     boundary: Boundary
+    coarse_boundary: Boundary | None
+    """The same by the job's slow_wire; None: it has none."""
     tied_gradient_bytes: float
     """Bytes of gradients that first and last stage reduce with each other, where they share the embedding; else 0."""
     fewest_nodes: int
@@ -138,6 +140,7 @@ def model_findings(job: Job, architecture: str, demand: ModelDemand) -> ModelFin
     """Return what a model of this demand asks of the peers of a job."""
     count, planning = job.training.micro_batches, job.plan
     ahead, back = demand.message_bytes(planning.wire)
+    slow_ahead, slow_back = demand.message_bytes(planning.coarse_wire)
     return ModelFindings(
         architecture,
         demand.parameters(0, demand.layers),
@@ -146,6 +149,7 @@ def model_findings(job: Job, architecture: str, demand: ModelDemand) -> ModelFin
         smallest_stage_bytes_of(demand),
         tuple(stage_needs(demand, count, planning, depth) for depth in depths(demand.layers, planning)),
         Boundary(count * ahead, count * back),
+        None if planning.slow_wire == "none" else Boundary(count * slow_ahead, count * slow_back),
         demand.tied_gradient_bytes(planning.wire),
         fewest_nodes(planning),
     )

@@ -7,11 +7,12 @@ from rich.table import Table
 from rich.text import Text
 
 from dtfm_coordinator.tools.check.forecast import Forecast
-from dtfm_coordinator.tools.check.job_findings import JobFindings, ModelFindings, TextFindings, times
+from dtfm_coordinator.tools.check.job_findings import Boundary, JobFindings, ModelFindings, TextFindings, times
 from dtfm_coordinator.tools.formatting import amount, duration, seconds
 from dtfm_protocol.bounds import printable
 from dtfm_protocol.data.set_sizes import SetSize
 from dtfm_protocol.data.text_size import LayoutSize
+from dtfm_protocol.job.job_file import Planning
 from dtfm_protocol.process.quantities import bytes_in_words
 
 WIDTH = 80
@@ -148,6 +149,7 @@ def _show_stages(out: Console, found: JobFindings, model: ModelFindings) -> None
         f"The smallest stage of all, one layer, needs {bytes_in_words(model.smallest_stage_bytes)}{fits}.",
         f"A step sends {bytes_in_words(model.boundary.ahead_bytes)} ahead and "
         f"{bytes_in_words(model.boundary.back_bytes)} back over each boundary, in {wire}.",
+        *([_coarse(model.coarse_boundary, found.job.plan)] if model.coarse_boundary is not None else ()),
         "Each of R replicas of a stage sends 2 (R - 1) / R times its gradients.",
         *([f"First and last stage share an embedding: all their peers reduce its {tied} besides."] if shares else ()),
     ):
@@ -159,6 +161,13 @@ def _beside(model: ModelFindings) -> str:
     return (
         f"A GPU leaves what the optimizer keeps in the machine's memory: {bytes_in_words(whole.host_bytes)} of "
         f"{bytes_in_words(whole.memory_bytes)} where one has all layers."
+    )
+
+
+def _coarse(boundary: Boundary, planning: Planning) -> str:
+    return (
+        f"Over slow ones it may be {bytes_in_words(boundary.ahead_bytes)} and {bytes_in_words(boundary.back_bytes)}, "
+        f"in {planning.coarse_wire}."
     )
 
 

@@ -88,7 +88,7 @@ def _by_job(question: ExplainOptions, job: Path, plan: Plan, view: View, out: "C
     check(plan, work)
     asked = explained_plan(plan, work.planning, question.wire, question.schedule)
     as_it_is = explained_plan(plan, work.planning).plan
-    plan, work = asked.plan, workload_of(asked.plan, work, question.schedule)
+    plan, work = asked.plan, workload_of(asked.plan, work, question.wire, question.schedule)
     with console(to_stderr=True).status("simulating the step"):
         played = predict(view, work, plan)
         found = step_findings(plan, view, work, played)

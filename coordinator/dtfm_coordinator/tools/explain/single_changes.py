@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dtfm_coordinator.allocator.all_reduces.sized_parts import by_links
+from dtfm_coordinator.allocator.coarse_boundaries import Wires, over_wires, weighed, wires_to_try, with_wires
 from dtfm_coordinator.allocator.foundations.shapes import has_shape
 from dtfm_coordinator.allocator.paced_plan import paced
 from dtfm_coordinator.allocator.problem.problem_arrays import Problem
@@ -67,7 +68,8 @@ def single_changes(plan: Plan, view: View, work: Workload, total: float) -> Trie
     Args:
         total: seconds of a step of the plan, exactly simulated.
     """
-    posed = pose(view, work, view.ids, plan.schedule, paced=plan.pacing is not None)
+    fine = pose(view, work, view.ids, plan.schedule, paced=plan.pacing is not None)
+    posed = over_wires(work, fine, plan.boundaries)
     now = Layout.of_plan(plan, view.ids)
     assert now is not None  # predict has refused a plan with a peer that the view lacks
     fast = now.cost(posed).total
@@ -89,7 +91,7 @@ def single_changes(plan: Plan, view: View, work: Workload, total: float) -> Trie
             kept.append(_Found(change, neighbour.layout, neighbour.seconds))
             kept.sort(key=lambda one: one.seconds)
             del kept[TRIED_EXACTLY:]
-    exact = _simulated(plan, view, work, posed, best, max(1, MOST_SIMULATED // (step * len(now.counts))))
+    exact = _simulated(plan, view, work, fine, best, max(1, MOST_SIMULATED // (step * len(now.counts))))
     told = sorted((one for one in exact if abs(one.seconds - total) > ALIKE * total), key=lambda one: one.seconds)
     return TriedChanges(tuple(told), looked_at, neighbours.count <= most)
 
@@ -109,7 +111,11 @@ def _drawn(neighbours: Neighbours, most: int) -> Iterator[LayoutChange]:
 def _simulated(
     plan: Plan, view: View, work: Workload, posed: Problem, best: dict[Kind, list[_Found]], most: int
 ) -> list[SingleChange]:
-    """Return the best of each kind by the exact simulator, which plays `most` of them: first the best of each kind."""
+    """Return the best of each kind by the exact simulator, which plays `most` of them: first the best of each kind.
+
+    Args:
+        posed: with the plan's wire over all boundaries; which of a changed layout's are coarse is chosen anew.
+    """
     turns = [
         sorted((found[turn] for found in best.values() if turn < len(found)), key=lambda one: one.seconds)
         for turn in range(TRIED_EXACTLY)
@@ -117,11 +123,31 @@ def _simulated(
     exact: dict[Kind, SingleChange] = {}
     names = list(map(named, view.ids))
     for change, layout, _ in [found for turn in turns for found in turn][:most]:
-        changed = layout.plan(view.ids, plan.schedule, plan.wire, layout.recomputed(posed))
-        if posed.paced:
-            changed = paced(view, work, changed, layout.in_flight(posed, view.ids))
-        cost = predict(view, work, changed).cost if plan.parts is None else by_links(view, work, changed)[1]
-        seconds = cost.total
+        played = [_played(plan, view, work, posed, layout, wires) for wires in _wires(plan, work, posed, layout)]
+        seconds = min(played)[1]
         if math.isfinite(seconds) and (change.kind not in exact or seconds < exact[change.kind].seconds):
             exact[change.kind] = SingleChange(change.words.format(*names), seconds)
     return list(exact.values())
+
+
+def _wires(plan: Plan, work: Workload, posed: Problem, layout: Layout) -> list[Wires]:
+    """Return the wires that boundaries of a changed layout may have: where a plan has none of its own, one over all."""
+    if not plan.boundaries:
+        return [()]
+    own = [plan.boundaries] if len(plan.boundaries) == len(layout.counts) - 1 else []
+    return list(dict.fromkeys([(), *own, *wires_to_try(work, posed, layout)]))
+
+
+def _played(
+    plan: Plan, view: View, work: Workload, posed: Problem, layout: Layout, wires: Wires
+) -> tuple[float, float]:
+    """Return the seconds of a changed layout's step over boundaries with these wires, exactly simulated: as plans are
+    compared, and as they are. Infinite where it then does not fit in memory."""
+    over = over_wires(work, posed, wires)
+    if not layout.fits(over):
+        return math.inf, math.inf
+    changed = with_wires(layout.plan(view.ids, plan.schedule, plan.wire, layout.recomputed(over)), wires)
+    if posed.paced:
+        changed = paced(view, work, changed, layout.in_flight(over, view.ids))
+    cost = predict(view, work, changed).cost if plan.parts is None else by_links(view, work, changed)[1]
+    return weighed(changed, cost.total), cost.total

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import pairwise, product
 
 from dtfm_coordinator.allocator.foundations.links import Links
-from dtfm_coordinator.allocator.problem.model_demand import apart_of, memory_needed
+from dtfm_coordinator.allocator.problem.model_demand import apart_of, boundary_bytes, memory_needed
 from dtfm_coordinator.allocator.simulator.peer_time import PeerTime, peer_times
 from dtfm_coordinator.allocator.simulator.predicted_seconds import PredictedSeconds
 from dtfm_coordinator.allocator.simulator.simulated_timeline import REDUCTIONS, SimulatedSpan, Simulation, Transfer
@@ -14,6 +14,7 @@ from dtfm_coordinator.allocator.workload import Workload
 from dtfm_coordinator.tools.explain.critical_path import Bottleneck, Part, bottleneck, critical_path
 from dtfm_coordinator.tools.formatting import link_named
 from dtfm_protocol.errors import UserError
+from dtfm_protocol.job.job_file import Wire
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.view.view import GBIT, View
 from dtfm_protocol.wire.stream import Way
@@ -44,6 +45,18 @@ class PeerFindings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BoundaryFindings:
+    """Findings about the boundary between a stage and the next one."""
+
+    wire: Wire
+    """Codecs in which micro-batches cross it."""
+    ahead_bytes: int
+    """Bytes of one micro-batch's activations."""
+    back_bytes: int
+    """Bytes of their gradients."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StageFindings:
     """Findings about one stage."""
 
@@ -58,6 +71,8 @@ class StageFindings:
     slowest_link: Transfer | None
     """Message of the all-reduce, the tied one included, that was longest on its way, without what it waited behind
     earlier ones of its link; None where there is none."""
+    onward: BoundaryFindings | None
+    """Boundary to the next stage; None: it is the last one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,6 +177,10 @@ def _stages(plan: Plan, view: View, work: Workload, played: Simulation) -> tuple
             reductions[transfer.receiver].append(transfer)
     needed = memory_needed(plan, work.demand, apart_of(view.nodes))
     memory = {node.id: node.memory_bytes for node in view.nodes}
+    onward = [
+        BoundaryFindings(wire=wire, ahead_bytes=ahead, back_bytes=back)
+        for wire, (ahead, back) in zip(plan.wires, boundary_bytes(plan, work.demand), strict=True)
+    ]
     found = []
     for number, layers in enumerate(plan.stages):
         group = plan.replicas(number)
@@ -186,6 +205,7 @@ def _stages(plan: Plan, view: View, work: Workload, played: Simulation) -> tuple
                 peers=peers,
                 all_reduce=max(0.0, max((t.arrival for t in messages), default=last) - last),
                 slowest_link=max(messages, key=lambda t: t.arrival - t.start, default=None),
+                onward=onward[number] if number < len(onward) else None,
             )
         )
     return tuple(found)

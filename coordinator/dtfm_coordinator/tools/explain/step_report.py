@@ -9,7 +9,7 @@ from dtfm_coordinator.tools.explain.critical_path import Bottleneck, by_cause
 from dtfm_coordinator.tools.explain.idle_peers import IdlePeer
 from dtfm_coordinator.tools.explain.next_node import NOTICEABLE, Growth
 from dtfm_coordinator.tools.explain.single_changes import TriedChanges
-from dtfm_coordinator.tools.explain.step_findings import StageFindings, StepFindings
+from dtfm_coordinator.tools.explain.step_findings import BoundaryFindings, StageFindings, StepFindings
 from dtfm_coordinator.tools.formatting import link_named, named, percent, seconds
 from dtfm_protocol.process.quantities import bytes_in_words
 
@@ -98,17 +98,27 @@ def show(
 
 
 def _stage_table(stages: tuple[StageFindings, ...]) -> Table:
-    table = Table("stage", "layers", "peers", "all-reduce", "its slowest link", title="stages", title_justify="left")
+    table = Table(
+        "stage", "layers", "peers", "a micro-batch to the next", "all-reduce", "its slowest link", title="stages",
+        title_justify="left",
+    )  # fmt: skip
     for stage in stages:
         slowest = stage.slowest_link
         table.add_row(
             str(stage.number + 1),
             f"{stage.layers[0] + 1} to {stage.layers[1]}" + (", recomputed" if stage.recomputes else ""),
             str(len(stage.peers)),
+            boundary_message(stage.onward) if stage.onward is not None else "",
             seconds(stage.all_reduce) if slowest is not None else "none",
             reduction_message(slowest) if slowest is not None else "",
         )
     return table
+
+
+def boundary_message(onward: BoundaryFindings) -> str:
+    """Return what one micro-batch sends over a boundary: its codecs, and its bytes each way."""
+    ahead, back = bytes_in_words(onward.ahead_bytes), bytes_in_words(onward.back_bytes)
+    return f"{onward.wire}: {ahead} there, {back} back"
 
 
 def reduction_message(message: Transfer) -> str:

@@ -18,6 +18,7 @@ from dtfm_coordinator.tools.report.curve_chart import Curve, chart
 from dtfm_coordinator.tools.report.run_facts import RunFacts
 from dtfm_protocol.bounds import printable
 from dtfm_protocol.identity.keys import called
+from dtfm_protocol.job.job_file import Planning
 from dtfm_protocol.job.job_timeline import JobTimeline
 from dtfm_protocol.process.quantities import bytes_in_words
 
@@ -229,11 +230,16 @@ def _job(facts: RunFacts) -> str:
         "Weight decay": f"{training.weight_decay:g}",
         "Gradients clipped at": f"{training.clip_norm:g}" if training.clip_norm else "no clipping",
         "Arithmetic": f"{training.precision}, weights kept in {training.weights}",
-        "Sent as": str(settings.plan.wire),
+        "Sent as": _sent_as(settings.plan),
         "Seed": str(training.seed),
     }
     changed = (("changed" if not turn else "", line) for turn, line in enumerate(changes))
     return _table((":d", ":w"), (*pairs.items(), *changed))
+
+
+def _sent_as(planning: Planning) -> str:
+    over_slow = "" if planning.slow_wire == "none" else f"; over slow boundaries it may be {planning.coarse_wire}"
+    return f"{planning.wire}{over_slow}"
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
