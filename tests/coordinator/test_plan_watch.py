@@ -17,8 +17,9 @@ from dtfm_coordinator.plan_change.ended_processes import EndedProcesses
 from dtfm_coordinator.plan_change.plan_change_driver import PlanChangeDriver
 from dtfm_coordinator.plan_change.plan_change_events import Role
 from dtfm_coordinator.records.event_log import PlanEvent
+from dtfm_protocol.job.job_file import Wire
 from dtfm_protocol.plan.plan import Cost, Plan
-from tests.coordinator.peers import ME, Peers, plan_of
+from tests.coordinator.peers import LAYERS, ME, Peers, plan_of
 from tests.harness.manual_clock import ManualClock
 
 
@@ -117,6 +118,20 @@ async def test_a_move_for_a_changed_link_must_pay_back_soon_after_a_change_and_l
     await led.passes(10 * TRUSTED_SECONDS)
     assert await led.kept(Change("a link", gently=True, passing="links"))
     assert led.planner.horizons == [TRUSTED_SECONDS, 10 * TRUSTED_SECONDS + LINK_SECONDS]
+
+
+async def test_a_plan_that_differs_in_the_wire_of_a_boundary_alone_is_gone_over_to(
+    led: Led, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await led.trains("a", "b")
+    plan = Plan(version=1, stages=((0, 1), (1, LAYERS)), routes=(("a", "b"),))
+    led.state.plan = plan
+    await led.becomes_slow()
+    change = await led.change()
+    for boundaries, is_kept in (((plan.wire,), True), ((Wire(activations="int8", gradients="int8"),), False)):
+        found = plan.model_copy(update={"boundaries": boundaries})
+        monkeypatch.setattr(led.planner, "plan", lambda *_, found=found, **__: found)
+        assert await led.kept(change) == is_kept
 
 
 async def test_what_did_not_pay_back_soon_enough_is_compared_again_until_the_jobs_horizon(led: Led) -> None:
