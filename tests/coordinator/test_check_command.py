@@ -153,6 +153,10 @@ def test_bytes_over_a_boundary_go_by_the_wire_codecs(home: Path, capsys: pytest.
     assert said(home, capsys)["model"]["coarse_boundary"] is None
     coarse = said(home, capsys, '[plan]\nwire = "bf16"\nslow_wire = "int8"')["model"]["coarse_boundary"]
     assert coarse == {"ahead_bytes": values + 4 * values // 128, "back_bytes": values + 4 * values // 128}
+    slow = written(home, '[plan]\nwire = "bf16"\nslow_wire = "int8"')
+    check(slow, HOMES, (2,), as_json=False, evaluations=50)
+    told = " ".join(capsys.readouterr().out.split())
+    assert "back over each boundary, in bf16. Over slow ones it may be 6.34 kB and 6.34 kB, in int8." in told
 
 
 def test_a_tied_embedding_is_reduced_between_first_and_last_stage(

@@ -19,6 +19,7 @@ from dtfm_coordinator.records.member_records import append_shares
 from dtfm_coordinator.swarm.overview.overview import Health
 from dtfm_coordinator.tools.report.curve_chart import Curve, chart, thinned, ticks
 from dtfm_coordinator.tools.report.run_facts import RunFacts
+from dtfm_protocol.job.job_file import Planning
 from dtfm_protocol.job.metrics_file import MetricsFile
 from dtfm_protocol.process.state_dir import locked
 from tests.coordinator.peers import JOB, plan_of, row
@@ -82,6 +83,10 @@ def test_a_report_tells_of_the_run_and_fetches_and_runs_nothing(tmp_path: Path) 
     found = report(written(tmp_path), tmp_path / "report.html")
     for words in ("30 of 90", "the first plan", "paused after step 20 of 90", "GPU", "240", "1 of 2"):
         assert words in found.said
+    assert "over slow boundaries" not in found.said
+    planning = Planning.model_validate({"wire": "bf16", "slow_wire": "int8"})
+    (tmp_path / "job.json").write_text(JOB.model_copy(update={"plan": planning}).model_dump_json())
+    assert "bf16; over slow boundaries it may be int8" in report(tmp_path, tmp_path / "report.html").said
     assert found.opened.count("svg") == 2
     assert not {"script", "img", "link", "iframe"}.intersection(found.opened)
     assert found.links == []
