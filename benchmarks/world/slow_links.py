@@ -26,7 +26,7 @@ from dtfm_coordinator.allocator.all_reduces.chosen_trees import with_trees
 from dtfm_coordinator.allocator.all_reduces.sized_parts import by_links
 from dtfm_coordinator.allocator.allocate import allocate
 from dtfm_coordinator.allocator.workload import Workload, pose
-from dtfm_lab.bounds.step_bound import data_parallel_bound, lower_bound
+from dtfm_lab.bounds.step_bound import data_parallel_bound, least_bound
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.plan.schedule import actions_of, most_in_flight
 
@@ -84,11 +84,23 @@ def found(world: World, *, alone: bool) -> list[tuple[str, Plan]]:
         return [("before", plan), ("after", with_trees(world.small, world.work, sized, cost)[0])]
     plans = []
     for what, in_flight, parts in (("before", "least", "equal"), ("after", "auto", "auto")):
-        changes = {"schedule": "auto", "in_flight": in_flight, "parts": parts}
-        planning = world.work.planning.model_copy(update=changes)
-        work = Workload(world.work.demand, world.micro_batches, planning)
+        work = opened(world, in_flight, parts)
         plans.append((what, allocate(world.small, work, seed=0, budget=SEARCH_SECONDS)))
     return plans
+
+
+def bound_of(world: World, *, alone: bool) -> float:
+    """Seconds of a step that no plan can undercut; of data parallel alone, that none of one stage can."""
+    if alone:
+        return data_parallel_bound(pose(world.small, world.work, world.view.ids))
+    return least_bound(world.small, opened(world, "auto", "auto"))
+
+
+def opened(world: World, in_flight: str, parts: str) -> Workload:
+    """The world's job with an open schedule."""
+    changes = {"schedule": "auto", "in_flight": in_flight, "parts": parts}
+    planning = world.work.planning.model_copy(update=changes)
+    return Workload(world.work.demand, world.micro_batches, planning)
 
 
 def words(plan: Plan) -> str:
@@ -106,7 +118,7 @@ async def measure(name: str, micro_batches: int, steps: int, has: Collection[str
     if not plans:
         return
     print(world.said, *(words(plan) for _, plan in plans), sep="\n", flush=True)
-    bound = (data_parallel_bound if name == ALONE else lower_bound)(pose(world.small, world.work, world.view.ids))
+    bound = bound_of(world, alone=name == ALONE)
     async with Running.running(world, forced=plans[0][1]) as running:
         for what, plan in plans:
             measured = await running.measure(plan, steps)

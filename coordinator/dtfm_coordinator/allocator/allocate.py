@@ -14,6 +14,7 @@ import numpy as np
 
 from dtfm_coordinator.allocator.all_reduces.chosen_trees import with_trees
 from dtfm_coordinator.allocator.all_reduces.sized_parts import by_links, shortest, sizings, slot_parts
+from dtfm_coordinator.allocator.all_reduces.tree_search import compile_search
 from dtfm_coordinator.allocator.coarse_boundaries import (
     Wires,
     coarse_wires,
@@ -172,6 +173,7 @@ def _compile() -> None:
     free = standing(posed, {}, np.inf)
     search = Evolution(posed, free, Budget(None, 8, time.monotonic), 0, any_depth=False, any_counts=False)
     search.run([Shape(2, 1)], [])
+    compile_search()
     one = np.ones(1, dtype=np.int64)
     moving_seconds(posed, free, one - 1, one, one)
 

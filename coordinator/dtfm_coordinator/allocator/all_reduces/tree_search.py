@@ -72,6 +72,14 @@ def annealed(
     return best, best_trees, best_shares
 
 
+def compile_search() -> None:
+    """Use the search once, among two holders, so that it is compiled."""
+    one = np.ones((2, 2))
+    lines = Lines(one, one, one[0], one[0], np.zeros((2, 2)))
+    cuts = Cuts(one[:1] > 0, np.array([1]), one[:1, :1], np.array([1]), np.full((1, 2), 0.5), np.zeros((1, 2, 1)))
+    annealed(lines, cuts, 1.0, np.array([[0, 0], [1, 1]]), 1.0, 1, 0)
+
+
 @compiled
 def _seconds(lines: Lines, cuts: Cuts, trees: Ints, between: float) -> float:
     """Return the seconds of a reduction on free links."""
