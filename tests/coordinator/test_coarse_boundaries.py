@@ -18,6 +18,7 @@ from dtfm_coordinator.allocator.coarse_boundaries import (
     with_wires,
 )
 from dtfm_coordinator.allocator.paced_plan import in_flight_of, paced
+from dtfm_coordinator.allocator.problem.model_demand import memory_needed
 from dtfm_coordinator.allocator.search.layout import Layout
 from dtfm_coordinator.allocator.workload import Workload, pose, predict
 from dtfm_protocol.job.job_file import Planning, Wire
@@ -151,6 +152,17 @@ def test_orders_are_made_for_the_messages_of_each_boundary() -> None:
         rate = (SLOW if at in slow else FAST) * 1.25e8
         assert plan.pacing.ahead[at] == pytest.approx((ahead if at in slow else fine) / rate * 1e6, abs=1)
         assert plan.pacing.back[at] == pytest.approx((back if at in slow else fine) / rate * 1e6, abs=1)
+
+
+@pytest.mark.parametrize("seed", [3, 6, 11, 25, 28])
+def test_memory_holds_what_orders_for_the_chosen_wires_keep(seed: int) -> None:
+    """Other messages make other orders, which may keep more: in these swarms what was found first does not fit."""
+    drawn, rng = drawn_view(5, seed, gbps=0.01), np.random.default_rng(seed)
+    nodes = [one.model_copy(update={"memory_bytes": int(rng.uniform(0.05, 0.35) * 1e9)}) for one in drawn.nodes]
+    view = drawn.model_copy(update={"nodes": tuple(nodes)})
+    plan = planned(view, work_of(view, stages="auto", replicas="auto", in_flight="auto", schedule="zero-bubble"))
+    needed = memory_needed(plan, DEMAND)
+    assert all(needed[one.id] <= (one.memory_bytes or 0) for one in nodes if one.id in needed)
 
 
 def test_a_plan_that_takes_long_to_simulate_has_coarse_boundaries_by_the_fast_form(

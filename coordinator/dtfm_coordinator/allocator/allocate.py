@@ -274,14 +274,14 @@ def _over_best_wires(view: View, work: Workload, peers: tuple[str, ...], problem
 def _made(
     view: View, work: Workload, peers: tuple[str, ...], problem: Problem, layout: Layout, wires: Wires
 ) -> _Finalist:
-    """Return a layout as a plan whose boundaries have these wires; without end where it then does not fit in memory."""
+    """Return a layout as a plan whose boundaries have these wires; if memory does not hold it, its step never ends."""
     over = over_wires(work, problem, wires)
     plan = layout.plan(peers, SCHEDULES[problem.schedule], work.planning.wire, layout.recomputed(over))
     plan = with_wires(plan, wires)
     if problem.paced:
         plan = paced(view, work, plan, layout.in_flight(over, peers))
     plan, cost = _priced(view, work, plan, layout, over, peers)
-    if wires and not layout.fits(over):
+    if not layout.fits(over):
         cost = PredictedSeconds(cost.compute, np.inf, np.inf, 0.0)
     return _Finalist(layout, problem, plan, cost)
 
