@@ -104,5 +104,11 @@ def with_replica(
         for number in range(count):
             routes[owned[((2 * number + 1) * len(owned)) // (2 * count)]][stage] = peer
     return plan.model_copy(
-        update={"routes": tuple(tuple(route) for route in routes), "cost": None, "pacing": None, "parts": None}
+        update={
+            "routes": tuple(tuple(route) for route in routes),
+            "cost": None,
+            "pacing": None,
+            "parts": None,
+            "trees": None,
+        }
     )
