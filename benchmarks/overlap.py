@@ -2,13 +2,15 @@
 
 `python -m benchmarks.overlap --out FILE` keeps the table. Needs root: see `benchmarks.links`. Each stage's node runs in
 a network namespace of its own, the coordinator outside. A first run without a limit says what the busier stage computes
-in a step; rates are then set so that one direction's messages take 25 % to 200 % of that.
+in a step; rates are then set so that one direction's messages take 25 % to 200 % of that. "paced": `[plan] in_flight =
+"auto"`, orders made for the link.
 
 "compute" is what the busier stage computed in a step of the same run (its trace's forwards, backwards and optimizer),
 "communication" the bytes of a step's messages in the busier direction over the rate that a plain TCP transfer reached.
 No step can be faster than the larger of the two. "predicted" is the makespan model's, made from what the nodes
 themselves measured of layers and link before they began; "replayed" is the same model's with what this run's actions
-took and the rate that TCP reached: what it leaves of the step is the engine's, what is in it is the schedule's.
+took and the rate that TCP reached: what it leaves of the step is the engine's, what is in it is the schedule's, "the
+order allows" no less beside the larger of compute and communication.
 """
 
 import argparse
@@ -17,8 +19,9 @@ import shutil
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from rich.console import Console
@@ -40,8 +43,8 @@ from dtfm_protocol.process.trace_format import FILES, NodeTrace, read_trace
 SHARES = (0.25, 0.5, 1.0, 2.0)
 """Of compute, that communication is to take."""
 SCHEDULES: tuple[ScheduleName, ...] = ("1f1b", "gpipe", "zero-bubble")
+PACED: tuple[ScheduleName, ...] = ("1f1b", "zero-bubble")
 STEPS, WARM_UP = 10, 2
-MICRO_BATCHES = 8
 LAYERS = 4
 DEADLINE_SECONDS = 900.0
 JOIN_SECONDS = 120.0
@@ -54,6 +57,14 @@ class Case:
 
     schedule: ScheduleName
     codec: CodecName = "fp32"
+    in_flight: Literal["least", "auto"] = "least"
+    """As in `[plan]`; with "auto" the layout is the coordinator's, as the order is."""
+    micro_batches: int = 8
+
+    @property
+    def words(self) -> str:
+        """For a table."""
+        return self.schedule if self.in_flight == "least" else f"{self.schedule}, paced"
 
 
 @dataclass(frozen=True)
@@ -100,7 +111,7 @@ class Result:
     @property
     def bytes_a_step(self) -> int:
         """In the busier direction."""
-        return MICRO_BATCHES * max(self.message_bytes)
+        return self.case.micro_batches * max(self.message_bytes)
 
     def communication(self, reached: float) -> float:
         """Seconds of a step's messages at `reached` bits a second."""
@@ -139,13 +150,19 @@ def job_of(case: Case, steps: int) -> str:
             "data": {"text": "cpython", "tokenizer": "bytes"},
             "training": {
                 "steps": steps,
-                "global_batch": 2 * MICRO_BATCHES,
+                "global_batch": 2 * case.micro_batches,
                 "micro_batch": 2,
                 "sequence_length": 128,
                 "learning_rate": 1e-3,
             },
             "evaluation": {"every": 0},
-            "plan": {"stages": 2, "replicas": 1, "schedule": case.schedule, "wire": case.codec},
+            "plan": {
+                "stages": 2,
+                "replicas": 1,
+                "schedule": case.schedule,
+                "wire": case.codec,
+                "in_flight": case.in_flight,
+            },
             "checkpoint": {"every": 0},
         }
     )
@@ -165,11 +182,12 @@ class Bench:
         folder.mkdir()
         job.write_text(job_of(case, self._steps), encoding="utf-8")
         halves = [(0, LAYERS // 2), (LAYERS // 2, LAYERS)]
-        plan.write_text(forced(halves, ["ab"] * MICRO_BATCHES), encoding="utf-8")
+        plan.write_text(forced(halves, ["ab"] * case.micro_batches), encoding="utf-8")
+        layout = ("--plan", plan) if case.in_flight == "least" else ()
         before = self._link.sent_bytes()
         serving = self._runs.start(
             "dtfm-coordinator", "serve", job, "--state-dir", state, "--listen", self._link.hub, "--port", 0,
-            "--plan", plan, "--min-nodes", 2, "--exit-when-done",
+            *layout, "--min-nodes", 2, "--exit-when-done",
         )  # fmt: skip
         serving.watch(DEADLINE_SECONDS, (state / "invite").exists)
         nodes = [self._join(number, state / "invite", traces) for number in range(2)]
@@ -179,7 +197,7 @@ class Bench:
         sent = [now - then for now, then in zip(self._link.sent_bytes(), before, strict=True)]
         placed = Plan.load(state / "plan.json")
         messages = workload(Job.load(job)).demand.message_bytes(placed.wire)
-        if min(sent) < self._steps * MICRO_BATCHES * min(messages):
+        if min(sent) < self._steps * case.micro_batches * min(messages):
             raise UserError(f"only {min(sent)} bytes went over the limited link: there is another way round it")
         counted = rows(state)[WARM_UP:]
         assert len(counted) == self._steps - WARM_UP
@@ -209,12 +227,14 @@ def _all_well(nodes: Iterable[Program]) -> bool:
 HEADINGS = (
     "link",
     "TCP reaches",
+    "micro-batches",
     "schedule",
     "wire",
     "compute",
     "communication",
     "step",
     "step / max(compute, communication)",
+    "the order allows",
     "predicted",
     "step / predicted",
     "replayed",
@@ -228,12 +248,14 @@ def row(rate: float | None, reached: float, result: Result) -> tuple[str, ...]:
     return (
         "no limit" if rate is None else f"{rate / 1e6:.1f} Mbit/s",
         f"{reached / 1e6:,.1f} Mbit/s",
-        result.case.schedule,
+        str(result.case.micro_batches),
+        result.case.words,
         result.case.codec,
         f"{result.compute:.3f} s",
         f"{communication:.3f} s ({100 * communication / result.compute:.0f} %)",
         f"{result.step:.3f} s",
         f"{result.step / max(result.compute, communication):.2f}",
+        f"{replayed / max(result.compute, communication):.2f}",
         f"{result.predicted:.3f} s",
         f"{result.step / result.predicted:.2f}",
         f"{replayed:.3f} s",
@@ -245,11 +267,13 @@ def main() -> None:
     """Entry point."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=STEPS, help=f"of each run, of which {WARM_UP} do not count")
+    parser.add_argument("--micro-batches", type=int, nargs="+", default=[8, 32])
     parser.add_argument("--quick", action="store_true", help="communication of 100 % of compute alone, to try it out")
     parser.add_argument("--out", type=Path, help="where to keep the table")
     options = parser.parse_args()
     shares = (1.0,) if options.quick else SHARES
-    cases = [*map(Case, SCHEDULES), Case("1f1b", "int8")]
+    kinds = [*map(Case, SCHEDULES), *(Case(name, in_flight="auto") for name in PACED), Case("1f1b", "int8")]
+    cases = [replace(case, micro_batches=count) for count in options.micro_batches for case in kinds]
     facts, console = machine(), Console(stderr=True)
     with command_line.guarded(), Link.open() as link, Runs.open("overlap") as runs:
         bench = Bench(runs, link, options.steps)
@@ -265,10 +289,11 @@ def main() -> None:
                 reached = min(link.check(rate))
             lines.append(row(rate, reached, bench.run(case)))
     kilobytes = max(reference.message_bytes) / 1e3
-    title = f"A step over a limited link: 2 stages on 2 nodes, {MICRO_BATCHES} micro-batches, "
+    title = "A step over a limited link: 2 stages on 2 nodes, "
     title += f"messages of {kilobytes:.0f} kB in fp32; medians of {options.steps - WARM_UP} steps"
     show(title, HEADINGS, lines)
     command = f"python -m benchmarks.overlap{' --quick' if options.quick else ''} --steps {options.steps}"
+    command += f" --micro-batches {' '.join(map(str, options.micro_batches))}"
     keep(options.out, "Overlap", command, [f"Machine: {facts}.\n", markdown(title, HEADINGS, lines)])
 
 
