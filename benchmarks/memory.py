@@ -61,14 +61,37 @@ class Case:
     stages: int
     schedule: ScheduleName = "1f1b"
     recompute: tuple[int, ...] = ()
+    ahead: int = 0
+    """Micro-batches that the first stage keeps in flight beyond those that the schedule does over free links."""
+
+    @property
+    def micro_batches(self) -> int:
+        """Of a step."""
+        return MICRO_BATCHES + self.ahead
+
+    @property
+    def pacing(self) -> dict[str, object]:
+        """What the plan says besides, where more are in flight: a link with so long a delay that all of them are."""
+        if not self.ahead:
+            return {}
+        split = self.schedule == "zero-bubble"
+        kept = [2 + self.ahead, 2 if split else 1]
+        far = self.micro_batches * 10_000
+        actions = {"forward": [1000, 1000], "backward": [1000, 1000], **({"weight": [1000, 1000]} if split else {})}
+        links = {"ahead": [0], "ahead_delay": [far], "back": [0], "back_delay": [far]}
+        return {"pacing": {**actions, **links, "in_flight": kept, "kept": kept}}
 
 
+MORE = (2, 8, 32)
 CASES = (
     Case("2 stages", 2),
     Case("2 stages", 2, "gpipe"),
     Case("2 stages", 2, "zero-bubble"),
     Case("2 stages, both recompute", 2, recompute=(0, 1)),
     Case("1 stage x 2 replicas", 1),
+    *(Case(f"2 stages, {ahead} more in flight", 2, ahead=ahead) for ahead in MORE),
+    *(Case(f"2 stages, {ahead} more in flight", 2, "zero-bubble", ahead=ahead) for ahead in MORE),
+    *(Case(f"2 stages, {ahead} more in flight, both recompute", 2, recompute=(0, 1), ahead=ahead) for ahead in MORE),
 )
 
 
@@ -94,7 +117,7 @@ class Measured:
     peaks: Peaks = field(compare=False)
 
 
-def job_of(size: Size, stages: int) -> str:
+def job_of(size: Size, case: Case) -> str:
     """The job file's text; a single stage is as large as each of two."""
     return toml(
         {
@@ -103,7 +126,7 @@ def job_of(size: Size, stages: int) -> str:
                 "architecture": "llama",
                 "hidden_size": size.hidden,
                 "intermediate_size": size.intermediate,
-                "num_hidden_layers": size.layers * stages,
+                "num_hidden_layers": size.layers * case.stages,
                 "num_attention_heads": size.heads,
                 "num_key_value_heads": size.heads,
                 "tie_word_embeddings": False,
@@ -111,7 +134,7 @@ def job_of(size: Size, stages: int) -> str:
             "data": {"text": "cpython", "tokenizer": "bytes"},
             "training": {
                 "steps": STEPS,
-                "global_batch": MICRO_BATCHES,
+                "global_batch": case.micro_batches,
                 "micro_batch": 1,
                 "sequence_length": size.sequence,
                 "learning_rate": 1e-4,
@@ -124,12 +147,12 @@ def job_of(size: Size, stages: int) -> str:
 
 def measure(runs: Runs, size: Size, case: Case) -> Iterator[Measured]:
     """Run one plan; its nodes, by stage."""
-    state = runs.folder / f"{case.stages}-{case.schedule}-{len(case.recompute)}"
+    state = runs.folder / f"{case.stages}-{case.schedule}-{len(case.recompute)}-{case.ahead}"
     job, plan = state.with_suffix(".toml"), state.with_suffix(".json")
-    job.write_text(job_of(size, case.stages), encoding="utf-8")
+    job.write_text(job_of(size, case), encoding="utf-8")
     stages = [(index * size.layers, (index + 1) * size.layers) for index in range(case.stages)]
-    routes = ["ab"] * MICRO_BATCHES if case.stages == 2 else ["a", "b"] * (MICRO_BATCHES // 2)
-    text = forced(stages, routes, schedule=case.schedule, recompute=case.recompute)
+    routes = ["ab"] * case.micro_batches if case.stages == 2 else ["a", "b"] * (case.micro_batches // 2)
+    text = forced(stages, routes, schedule=case.schedule, recompute=case.recompute, **case.pacing)
     plan.write_text(text, encoding="utf-8")
     swarm = runs.swarm(job, 2, state, "--plan", plan)
     peaks: dict[str, Peaks] = {}
@@ -231,18 +254,18 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a smaller model on two of the plans, to try it out")
     parser.add_argument("--out", type=Path, help="where to keep the table")
     options = parser.parse_args()
-    size, cases = (QUICK, (CASES[0], CASES[-1])) if options.quick else (FULL, CASES)
+    size, cases = (QUICK, (CASES[0], CASES[4])) if options.quick else (FULL, CASES)
     facts, console = machine(), Console(stderr=True)
     with command_line.guarded(), Runs.open("memory") as runs:
         job = runs.folder / "job.toml"
-        job.write_text(job_of(size, 2), encoding="utf-8")
+        job.write_text(job_of(size, CASES[0]), encoding="utf-8")
         nothing = base(job)
         measured = [
             node
             for case in track(cases, description="training", console=console, transient=True)
             for node in measure(runs, size, case)
         ]
-    title = f"Memory of a node: llama, {size.layers} layers of {size.hidden} a stage, {MICRO_BATCHES} micro-batches of "
+    title = f"Memory of a node: llama, {size.layers} layers of {size.hidden} a stage, {MICRO_BATCHES} micro-batches and more of "
     title += f"{size.sequence} tokens, {STEPS} steps, fp32"
     lines = [row(one, nothing) for one in measured]
     show(title, HEADINGS, lines)
