@@ -265,8 +265,8 @@ def main() -> None:
             for case in track(cases, description="training", console=console, transient=True)
             for node in measure(runs, size, case)
         ]
-    title = f"Memory of a node: llama, {size.layers} layers of {size.hidden} a stage, {MICRO_BATCHES} micro-batches and more of "
-    title += f"{size.sequence} tokens, {STEPS} steps, fp32"
+    title = f"Memory of a node: llama, {size.layers} layers of {size.hidden} a stage, {MICRO_BATCHES} or more "
+    title += f"micro-batches of {size.sequence} tokens, {STEPS} steps, fp32"
     lines = [row(one, nothing) for one in measured]
     show(title, HEADINGS, lines)
     worst = max(relative(one, nothing, one.peaks.most) for one in measured)

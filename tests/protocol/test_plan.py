@@ -14,6 +14,7 @@ from dtfm_protocol.job.job_file import Wire
 from dtfm_protocol.plan.lineage import Ancestor
 from dtfm_protocol.plan.peer_state import Mark
 from dtfm_protocol.plan.plan import Cost, Plan, Resume, Source
+from dtfm_protocol.plan.reduction_trees import ReductionTrees
 from dtfm_protocol.plan.signed_commit import SignedCommit
 
 SWARM = "0123456789abcdef"
@@ -275,6 +276,8 @@ def test_each_boundary_has_the_plans_wire_or_one_of_its_own() -> None:
     assert not coarse.is_laid_out_as(plan)
     assert plan.is_laid_out_as(plan.model_copy(update={"boundaries": (plan.wire, plan.wire), "reason": "another"}))
     assert not plan.is_laid_out_as(plan.model_copy(update={"routes": (("b", "m", "x"),)}))
+    trees = ReductionTrees(stages=((),) * len(plan.stages))
+    assert not plan.is_laid_out_as(plan.model_copy(update={"trees": trees}))
     for boundary in (-1, 2):
         with pytest.raises(IndexError, match=f"no boundary {boundary} between 3 stages"):
             coarse.boundary_wire(boundary)

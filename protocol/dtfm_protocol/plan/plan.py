@@ -257,8 +257,10 @@ class Plan(Schema):
         return dict(Counter(peer for route in self.routes for peer in route))
 
     def is_laid_out_as(self, other: "Plan") -> bool:
-        """Whether the same peers serve the same layers of the same micro-batches as in `other`, over the same wires."""
-        return (self.routes, self.stages, self.wires) == (other.routes, other.stages, other.wires)
+        """Whether the same peers serve the same layers of the same micro-batches as in `other`, over the same wires,
+        and reduce their gradients in the same way."""
+        alike = ("routes", "stages", "wires", "parts", "trees")
+        return all(getattr(self, name) == getattr(other, name) for name in alike)
 
     def renamed(self, names: dict[str, str]) -> Self:
         """Return the same plan with peers renamed; a name that is not in `names` stays."""
