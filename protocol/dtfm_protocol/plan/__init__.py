@@ -6,6 +6,7 @@
   and which layers of them a peer may hold
 - `peer_state`: the state of a peer: under which plans it may still act, and which states of the model it holds
 - `plan`: which peer serves which stage of which micro-batch
+- `played_orders`: the play of given orders of compute at a plan's pace: how long a step of them would take
 - `played_pace`: the pace of a plan's step: the durations and delays by which its orders of compute are made
 - `reduction_trees`: the trees along which holders of gradients sum them: a ring, two levels, and any other way
 - `reductions`: the reductions of a step: who sums which gradients with whom, in which codec, and which part of them
