@@ -48,8 +48,9 @@ def training_targets(sides: Sides) -> Iterator[Target]:
         yield Target(f"tensor in {codec}", functools.partial(_decoded, codec), (seed,))
     vote = Vote(losses={0: 2.5, 3: 2.25}, sum_squares={0: 1.5, 1: 0.0}, bytes_sent=100)
     commit = Commit(loss=2.5, grad_norm=1.0, seconds=0.2, bytes_sent=200, last=False, kept=True)
-    votes = vote, Vote(losses={0: 2.5, 3: 2.25}, right={0: 3, 3: 0})
-    commits = commit, Commit(loss=2.5, sets=(SetSums(loss=1.5, right=3), SetSums(loss=1.0, right=0)))
+    votes = vote, Vote(losses={0: 2.5, 3: 2.25}, right={0: 3, 3: 0}), Vote(durations=(1000, 2000, 900))
+    sets = SetSums(loss=1.5, right=3), SetSums(loss=1.0, right=0)
+    commits = commit, Commit(loss=2.5, sets=sets), Commit(durations=((0, (1000, 2000)), (7, (3000, 4000))))
     yield Target("vote", lambda data: read_ballot(data, Vote), tuple(one.model_dump_json().encode() for one in votes))
     yield Target(
         "commit", lambda data: read_ballot(data, Commit), tuple(one.model_dump_json().encode() for one in commits)

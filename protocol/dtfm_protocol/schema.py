@@ -6,7 +6,8 @@ so two nodes of one swarm may be two apart. A minor version, therefore,
 - may add a field to a `Message`, with a default that says what was so before it: who does not know it ignores it;
 - may add a value to a `Literal` of a `Message` where the field has a `Fallback`, as which older readers take it;
 - may add a type of a state's tensors which a state has only under such a job as who does not know the type refuses;
-- may add a field to a vote or a commit which is there only under such a job as who does not know it refuses;
+- may add a field to a vote or a commit which is there only under such a job, or such a plan, as who does not know it
+  refuses;
 - may add a key to the job's tables, or a field to a plan, with a default that says what was so before it. Who does not
   know it trains without it. If that would compute something else, the key is `NEEDED`: a document in which it is set
   names it in `needs`, and is refused under that name by whoever does not know it. A new value of a `Literal` there (a

@@ -439,7 +439,7 @@ def test_more_is_in_flight_where_that_hides_a_delay_and_the_job_lets_it() -> Non
     for chosen in ("least", "auto"):
         plan = planned(view, Planning(schedule="1f1b", in_flight=chosen, **TWO))  # type: ignore[arg-type]
         assert plan.cost is not None
-        assert (plan.pacing is not None) == (chosen == "auto")
+        assert (plan.pacing is not None) == plan.follows_durations == (chosen == "auto")
         assert ("micro-batches in flight to hide links" in plan.reason) == (chosen == "auto")
         seconds[chosen] = plan.cost.total
     assert seconds["auto"] < 0.7 * seconds["least"]

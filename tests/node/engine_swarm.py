@@ -157,7 +157,8 @@ class Peer:
         self.source: TokenSource | None = None
         """Where it has its tokens from; None: from the folder of all."""
         self._pool = ThreadPoolExecutor(1)
-        self._machine = Runtime(CPU, self.compute, self.compute, HostCopies(CPU))
+        self.machine = Runtime(CPU, self.compute, self.compute, HostCopies(CPU))
+        """It computes here; also one that says it took another time."""
         self.stage: TrainingStage | None = None
         self.trainer: Trainer | None = None
         self.fetched = Fetched()
@@ -207,7 +208,7 @@ class Peer:
         self._remember(resumed)
         source = self.source if state.is_first or state.is_last else None
         corpus = self._corpus if source is None else source.reader
-        trainer = Trainer(job, plan, self.me, state, corpus, exchange, self._machine, self.evidence)
+        trainer = Trainer(job, plan, self.me, state, corpus, exchange, self.machine, self.evidence)
         self.trainer = trainer
         trainer.expect_first()
         self._exchange = exchange

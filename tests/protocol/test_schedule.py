@@ -213,6 +213,12 @@ def test_who_does_not_know_of_paces_refuses_such_a_plan_and_reads_others() -> No
     assert needs_of(paced(plain)) == ("pacing",)
 
 
+def test_who_does_not_know_of_durations_that_drift_refuses_a_plan_that_follows_them() -> None:
+    plan = paced(grid(2, 1, 4, "1f1b"))
+    assert "follows_durations" not in plan.model_dump(mode="json")
+    assert needs_of(plan.model_copy(update={"follows_durations": True})) == ("pacing", "follows_durations")
+
+
 @given(plan=plans())
 @settings(max_examples=150, deadline=None)
 def test_each_peer_runs_each_part_of_each_of_its_micro_batches_once_and_in_order(plan: Plan) -> None:

@@ -54,8 +54,9 @@ GROWING = frozenset({"ResolvedJob", "Training", "Evaluation", "Planning", "Check
 WIDENING = frozenset({"TensorEntry.dtype"})
 """Fields that may have new values, as those come under jobs alone that are refused by who does not know the values."""
 
-CONDITIONAL = frozenset({"Vote.right", "Commit.sets"})
-"""Fields that are there only under jobs that are refused by who does not know them; else they are left out."""
+CONDITIONAL = frozenset({"Vote.right", "Commit.sets", "Vote.durations", "Commit.durations"})
+"""Fields that are there only under jobs, or plans, that are refused by who does not know them; else they are left
+out."""
 
 
 class FieldFormat(TypedDict):

@@ -14,13 +14,14 @@ from dtfm_protocol.view.view import View
 
 
 def paced(view: View, work: Workload, plan: Plan, in_flight: Mapping[str, tuple[int, int]]) -> Plan:
-    """Return the plan with the pace that its peers and their links have by `view`; under gpipe as it is, without one.
+    """Return the plan with the pace that its peers and their links have by `view`, which follows durations that drift;
+    under gpipe as it is, without one.
 
     Args:
         in_flight: micro-batches that each peer may have between forward and backward, and may keep in all.
     """
     if plan.schedule == "gpipe":
-        return plan.model_copy(update={"pacing": None})
+        return plan.model_copy(update={"pacing": None, "follows_durations": False})
     links, sizes = Links.of(view), boundary_bytes(plan, work.demand)
     stage_of = {peer: stage for stage in range(len(plan.stages)) for peer in plan.replicas(stage)}
     seconds = stage_seconds(plan, work.demand, layer_seconds(view.nodes, work.demand))
@@ -38,7 +39,8 @@ def paced(view: View, work: Workload, plan: Plan, in_flight: Mapping[str, tuple[
         )
         columns[f"{name}_delay"] = tuple(microseconds(float(links.alpha[row]), 0) for row in rows)
     flying, kept = zip(*(in_flight[peer] for peer in plan.peers), strict=True)
-    return plan.model_copy(update={"pacing": Pacing(in_flight=flying, kept=kept, **columns)})
+    pacing = Pacing(in_flight=flying, kept=kept, **columns)
+    return plan.model_copy(update={"pacing": pacing, "follows_durations": True})
 
 
 def tightened(plan: Plan) -> Plan:

@@ -14,6 +14,7 @@
   and what fits
 - `device_speed`: how fast a device is: matrix products in each precision, and the job's own decoder layer, forward and
   backward
+- `drifted_pace`: rule by which an arbiter finds that durations have drifted from those of which orders were made (pure)
 - `dynamic_quantisation`: moments in 8 bits by block-wise dynamic quantisation, with the same bits on every device
 - `elementwise_update`: updates of parameters as elementwise IEEE arithmetic in a stated order: the same bits on every
   device
@@ -45,6 +46,7 @@
 - `micro_batches`: micro-batches as a stage takes them from the corpus's files: tokens, their positions, and which
   of them count
 - `optimizers`: optimizers by the names that a job has for them
+- `orders_in_force`: orders of compute by which peers run a step, and the pace of which they were made (pure)
 - `part_alarm`: alarm for parts of a gradient that are well-formed and wrong: norms and directions that no honest
   replica's have (pure)
 - `process_limits`: limits of this node's own process, set before it hears of any job

@@ -15,7 +15,7 @@ from dtfm_node.engine.rejected_frames import FrameFault
 from dtfm_node.engine.signed_ballots import SignedBallots
 from dtfm_node.engine.step_arbiter import Arbiter, Disputed
 from dtfm_node.engine.step_evidence import StepEvidence
-from dtfm_node.engine.step_messages import arbiter_of, losses_due, replicas_of
+from dtfm_node.engine.step_messages import arbiter_of, durations_due, losses_due, replicas_of
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.identity.signer import Signer
 from dtfm_protocol.plan.ballot import Ballot, Commit, Vote
@@ -64,7 +64,7 @@ def audit(plan: Plan, me: str, answered: Answered, votes: Sequence[Bytes], signe
     if bytes(votes[plan.peers.index(me)]) != bytes(answered.vote):
         raise Refused("a vote of this peer that it has not sent")
     due, learned = losses_due(plan, answered.micro_batches), answered.micro_batches > 0
-    arbiter = Arbiter(due, replicas_of(plan), answered.follows, learned=learned)
+    arbiter = Arbiter(due, replicas_of(plan), answered.follows, durations=durations_due(plan), learned=learned)
     made: Commit | None = None
     try:
         for peer, vote in zip(plan.peers, votes, strict=True):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from dtfm_node.engine.arbiter_audit import Answered, Auditor
+from dtfm_node.engine.drifted_pace import DriftedPace
 from dtfm_node.engine.exchange import Exchange
 from dtfm_node.engine.frame_seals import FrameSeals
 from dtfm_node.engine.lone_stage_alarm import LoneStageAlarm
@@ -20,6 +21,7 @@ from dtfm_node.engine.step_messages import (
     StepMessage,
     arbiter_of,
     ballot_messages,
+    durations_due,
     losses_due,
     received,
     replicas_of,
@@ -61,6 +63,7 @@ class Balloting:
         self._arbitrates = me == arbiter_of(plan)
         stages = {layers: plan.replicas(index) for index, layers in enumerate(plan.stages)}
         self._states = StateAgreement(plan.version, stages)
+        self._drift = DriftedPace(plan) if self._arbitrates and durations_due(plan) else None
         self._newest = ""
         """Digest of the newest commit on a step, or on START."""
         self.commit: SignedCommit | None = None
@@ -90,9 +93,9 @@ class Balloting:
         vote = vote.model_copy(update={"follows": self._newest})
         messages = ballot_messages(self._plan, self._me, ballot)
         if self._arbitrates:
-            due, learned = losses_due(self._plan, micro_batches), micro_batches > 0
-            replicas = replicas_of(self._plan)
-            arbiter = Arbiter(due, replicas, self._newest, self._states, ballot, sets, learned=learned)
+            due, count, learned = losses_due(self._plan, micro_batches), durations_due(self._plan), micro_batches > 0
+            stages, after = replicas_of(self._plan), self._newest
+            arbiter = Arbiter(due, stages, after, self._states, ballot, sets, durations=count, learned=learned)
             return await self._arbitrate(step, ballot, vote, arbiter, seal, messages)
         (voting,) = sent(messages, self._me)
         cast = self._signed.signed(ballot, step, vote)
@@ -113,7 +116,8 @@ class Balloting:
         """Return the commit of the arbiter's answer, and keep it.
 
         Raises:
-            Refused: the arbiter has not signed it, it does not follow the newest one, or says of sets what cannot be.
+            Refused: the arbiter has not signed it, it does not follow the newest one, or says of sets or of durations
+                what cannot be.
         """
         commit = self._signed.opened(arbiter, ballot, step, answer, Commit)
         if commit.before != self._newest:
@@ -123,6 +127,8 @@ class Balloting:
             sums.right > most for sums, most in zip(commit.sets, targets, strict=True)
         ):
             raise Refused("a commit with sums of sets that the job does not have")
+        if commit.durations and (ballot is not Ballot.STEP or not durations_due(self._plan)):
+            raise Refused("a commit with durations that are not due")
         self._keep(step, ballot, answer)
         return commit
 
@@ -165,6 +171,8 @@ class Balloting:
             if self._targets(step):
                 self._check_lone_norms(step, squares)
             self._evidence.keep_votes(self._plan, step, votes)
+        if self._drift is not None and ballot is Ballot.STEP:  # now and then it plays whole steps
+            decided = decided.model_copy(update={"durations": await asyncio.to_thread(self._drift.on, arbiter.votes)})
         decided = seal(decided).model_copy(update={"votes": root, "before": self._newest})
         answer = self._signed.signed(ballot, step, decided)
         self._keep(step, ballot, answer)

@@ -95,13 +95,22 @@ class Runtime:
         return busy
 
     async def run(
-        self, lane: Lane, name: str, function: Callable[..., Any], *arguments: Any, least: float = 0.0, **labels: int
+        self,
+        lane: Lane,
+        name: str,
+        function: Callable[..., Any],
+        *arguments: Any,
+        least: float = 0.0,
+        took: Callable[[float], None] | None = None,
+        **labels: int,
     ) -> tuple[Any, Any]:
         """Run `function` on the compute thread, and trace it; return its result, and the event that
         `HostCopies.to_host` awaits.
 
         Args:
             least: seconds that it takes at least.
+            took: told on the compute thread of the seconds that it has taken, with those for which the device then has
+                to rest. An accelerator has only been asked for its work by then.
         """
 
         @functools.wraps(function)
@@ -115,6 +124,8 @@ class Runtime:
                     self.late.note(time.monotonic() - begun - least)
             finally:
                 self._at[0] = 0.0
+            if took is not None:
+                took((time.monotonic() - begun) / self.share)
             self._let_rest(begun)
             made = self.host_copies.mark()
             if lane == "compute":

@@ -3,6 +3,7 @@
 import asyncio
 import functools
 import time
+from statistics import median
 from typing import Any
 
 import torch
@@ -11,20 +12,32 @@ from dtfm_node.engine.emulated_speed import least_seconds
 from dtfm_node.engine.exchange import Exchange
 from dtfm_node.engine.mailbox import PeerLost
 from dtfm_node.engine.micro_batches import MicroBatches
+from dtfm_node.engine.orders_in_force import OrdersInForce
 from dtfm_node.engine.rejected_frames import FrameFault
 from dtfm_node.engine.runtime import Runtime
-from dtfm_node.engine.step_messages import StepMessage, boundary_messages, evaluation_messages, received, sent, share_of
+from dtfm_node.engine.step_messages import (
+    StepMessage,
+    boundary_messages,
+    durations_due,
+    evaluation_messages,
+    received,
+    sent,
+    share_of,
+)
 from dtfm_node.engine.training_stage import TrainingStage
 from dtfm_protocol.data.batches import Batches
 from dtfm_protocol.errors import Refused
+from dtfm_protocol.plan.ballot import ActionDurations, NewDurations
 from dtfm_protocol.plan.plan import Plan
-from dtfm_protocol.plan.schedule import Action, actions_of, orders
+from dtfm_protocol.plan.schedule import Action
 from dtfm_protocol.plan.schedule import Kind as ActionKind
-from dtfm_protocol.plan.schedule_check import check
+from dtfm_protocol.plan.schedule_rules import microseconds
 from dtfm_protocol.wire.frames import Key, Kind
 
 AHEAD = 2
 """Number of actions, the present one included, whose input is brought to the device ahead."""
+ACTION_KINDS: tuple[ActionKind, ...] = ("forward", "backward", "weight")
+"""Kinds in the order of `ActionDurations`."""
 _CARRIED: dict[ActionKind, Kind] = {"forward": Kind.ACTIVATION, "backward": Kind.GRADIENT}
 """Kind of message that brings an action its input and takes its output on; a "weight" action has neither."""
 _Outbox = asyncio.Queue[tuple[Key, torch.Tensor, Any] | None]
@@ -45,10 +58,15 @@ class ScheduleExecutor:
         exchange: Exchange,
         machine: Runtime,
     ) -> None:
-        check(plan, orders(plan))
+        self.orders = OrdersInForce.of(plan)
+        """Orders of the steps that are to come."""
+        self._took: dict[ActionKind, list[float]] = {}
+        """Seconds of the actions of the newest step, by kind; none where nobody asks for them, or they only ask an
+        accelerator for its work."""
+        if durations_due(plan) and machine.device.type == "cpu":
+            self._took = {kind: [] for kind in ACTION_KINDS[: durations_due(plan)]}
         self._plan, self._state, self._batches, self._micro_batches = plan, state, batches, micro_batches
         self._exchange, self._machine, self._host_copies = exchange, machine, machine.host_copies
-        self._actions = actions_of(plan, me)
         self._me = me
         messages = boundary_messages(plan, me)
         self._inputs = {(one.kind, one.index): one for one in received(messages, me)}
@@ -56,6 +74,22 @@ class ScheduleExecutor:
         """Messages that take the outputs of actions on, by kind and micro-batch."""
         self._least = least_seconds(state.config, state.training, plan, state.index, machine.pace)
         self._final: list[asyncio.Event] = []
+
+    def follow(self, durations: NewDurations) -> None:
+        """Compute from the next step on in the orders that come of new durations, as the commit brings them.
+
+        Raises:
+            Refused: they are none by which the plan's peers can compute.
+        """
+        self.orders = self.orders.after(durations)
+
+    @property
+    def durations(self) -> ActionDurations:
+        """What this peer's actions of the newest step have taken, as it votes that: (), where it has not measured it,
+        as on an accelerator."""
+        if not self._took or not all(self._took.values()):
+            return ()
+        return tuple(microseconds(median(seconds), 1) for seconds in self._took.values())
 
     async def final(self, group: int) -> None:
         """Wait until the gradients of the stage's groups of parameters up to number `group` are final."""
@@ -77,13 +111,16 @@ class ScheduleExecutor:
             loop.call_soon_threadsafe(self._finish, group)
 
         await self._machine.compute(self._state.begin_step, finished, self._micro_batches.targets(step))
+        actions = self.orders.orders[self._me]
+        for seconds in self._took.values():
+            seconds.clear()
         async with asyncio.TaskGroup() as tasks:
             outboxes: dict[str, _Outbox] = {}  # one a peer: a slow link holds up nobody else's frames
             coming: dict[int, asyncio.Task[torch.Tensor | None]] = {}
-            for place, action in enumerate(self._actions):
-                for ahead in range(place, min(place + AHEAD, len(self._actions))):
+            for place, action in enumerate(actions):
+                for ahead in range(place, min(place + AHEAD, len(actions))):
                     if ahead not in coming:
-                        coming[ahead] = tasks.create_task(self._input(step, self._actions[ahead]))
+                        coming[ahead] = tasks.create_task(self._input(step, actions[ahead]))
                 value = await self._waited(coming.pop(place), step, action)
                 coded, made = await self._act(step, action, value)
                 if coded is not None:
@@ -104,9 +141,15 @@ class ScheduleExecutor:
         """Compute one action; return its coded output and the event after which it may be read, both None if nobody
         waits."""
         state, index = self._state, action.micro_batch
-        least = self._least[action.kind]
+        least, took = self._least[action.kind], self._took.get(action.kind)
         run = functools.partial(
-            self._machine.run, "compute", f"{action.kind} {index}", least=least, step=step, index=index
+            self._machine.run,
+            "compute",
+            f"{action.kind} {index}",
+            least=least,
+            took=None if took is None else took.append,
+            step=step,
+            index=index,
         )
         if action.kind == "weight":
             await run(state.weight, index)

@@ -84,6 +84,7 @@ class Arbiter:
         ballot: Ballot = Ballot.STEP,
         sets: Sequence[Mapping[int, int]] = (),
         *,
+        durations: int = 0,
         learned: bool = True,
     ) -> None:
         """Await the votes of all peers of `due`, in the plan's order, each with the losses of just these micro-batches
@@ -95,6 +96,7 @@ class Arbiter:
             states: what was voted of states at earlier steps of the plan; None: nothing.
             sets: of an evaluation on sets, the number of targets of each micro-batch of each set, by its index: votes
                 bring how many of them were foretold, too.
+            durations: number of durations that each vote on a step may bring (`durations_due`).
             learned: whether the step has targets, and so gradients.
         """
         self._due = {peer: frozenset(indices) for peer, indices in due.items()}
@@ -103,6 +105,7 @@ class Arbiter:
         self._states = states or StateAgreement(0, {})
         self._has_gradients = ballot is Ballot.STEP and learned
         self._ballot = ballot
+        self._durations = durations if self._has_gradients else 0
         self._sets = tuple(sets)
         self._most_right = {index: most for one in sets for index, most in one.items()}
         self.votes: dict[str, Vote] = {}
@@ -114,8 +117,8 @@ class Arbiter:
         Raises:
             Refused: a stranger's vote, a second one, one that follows another commit, with numbers that none has that
                 has not diverged, with other losses, or counts of foretold tokens, than this peer's, of buckets that are
-                not its own, or of gradients on a ballot that is not on a step, or with another peer's vote on a state;
-                it changes nothing.
+                not its own, or of gradients on a ballot that is not on a step, with another peer's vote on a state, or
+                with durations of its actions that are not due; it changes nothing.
             Disputed: all are in, and holders of the same gradients have voted unlike things.
         """
         if peer not in self._due or peer in self.votes:
@@ -139,6 +142,10 @@ class Arbiter:
         on_gradients = vote.reduced or vote.shared or vote.sum_squares
         if (on_gradients and not self._has_gradients) or (vote.state and self._ballot is not Ballot.STEP):
             raise Refused(f"a vote of {short(peer)} on gradients, where there are none")
+        if vote.durations and len(vote.durations) != self._durations:
+            raise Refused(
+                f"a vote of {short(peer)} with {len(vote.durations)} durations of its actions, not {self._durations}"
+            )
         self.votes[peer] = vote
         if len(self.votes) < len(self._due):
             return None

@@ -102,6 +102,11 @@ def losses_due(plan: Plan, micro_batches: int) -> dict[str, tuple[int, ...]]:
     return {peer: share_of(plan, peer, micro_batches) if peer in last else () for peer in plan.peers}
 
 
+def durations_due(plan: Plan) -> int:
+    """Return how many durations of its actions a peer may vote with a step under `plan`."""
+    return plan.pacing.kinds if plan.follows_durations and plan.pacing is not None else 0
+
+
 def replicas_of(plan: Plan) -> list[tuple[str, ...]]:
     """Return the peers of each stage."""
     return [plan.replicas(stage) for stage in range(len(plan.stages))]

@@ -24,12 +24,15 @@ from dtfm_node.engine.frame_seals import FrameSeals
 from dtfm_node.engine.micro_batches import MicroBatches
 from dtfm_node.engine.part_alarm import PartAlarm
 from dtfm_node.engine.reduction_receipts import StepReceipts
+from dtfm_node.engine.rejected_frames import FrameFault
 from dtfm_node.engine.runtime import Runtime
 from dtfm_node.engine.schedule_executor import ScheduleExecutor
 from dtfm_node.engine.step_evidence import StepEvidence
+from dtfm_node.engine.step_messages import arbiter_of
 from dtfm_node.engine.training_stage import Diverged, TrainingStage
 from dtfm_protocol.data.batches import Batches
 from dtfm_protocol.data.corpus_reader import CorpusReader
+from dtfm_protocol.errors import Refused
 from dtfm_protocol.job.job_timeline import JobTimeline
 from dtfm_protocol.job.resolved_job import ResolvedJob
 from dtfm_protocol.job.step_metrics import SetMetrics, StepMetrics
@@ -39,6 +42,7 @@ from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.plan.signed_commit import SignedCommit
 from dtfm_protocol.plan.state_vote import StateVote
 from dtfm_protocol.process.fault_injection import point
+from dtfm_protocol.process.logs import log
 
 
 class Trainer:
@@ -152,6 +156,7 @@ class Trainer:
             reduced=receipts.reduced,
             shared=receipts.shared,
             state=self._newest_state(),
+            durations=self._executor.durations if targets else (),
         )
         self._counted = sent
         self._evidence.keep_receipts(self._plan, step, receipts)
@@ -167,10 +172,26 @@ class Trainer:
         await self._machine.run("optimizer", "AdamW", self._state.apply, commit.grad_norm, self.commit, step=step)
         point("after-apply", step)
         self.over, self.kept = commit.last, commit.kept
+        if commit.durations and not self.over:
+            await self._follow(step, commit)
         begun = time.monotonic()
         evaluated = await self._evaluate(step) if self._evaluates(step) else {"eval_loss": None}
         self._begun += time.monotonic() - begun
         return row.model_copy(update=evaluated)
+
+    async def _follow(self, step: int, commit: Commit) -> None:
+        """Have orders follow the new durations that the commit on a step brings.
+
+        Raises:
+            PeerLost: they are none; the arbiter is at fault.
+        """
+        try:
+            await asyncio.to_thread(self._executor.follow, commit.durations)  # a step of many is played for a while
+        except Refused as error:
+            fault = f"a commit on step {step}: {error}"
+            raise self._exchange.refuse(arbiter_of(self._plan), FrameFault.CONTENT, fault) from None
+        whose = "one machine" if len(commit.durations) == 1 else f"{len(commit.durations)} machines"
+        log.info("the order of work follows new durations of %s from step %d on", whose, step + 1)
 
     async def _compute(self, step: int) -> tuple[dict[int, float], dict[int, float]]:
         """Compute and reduce a step's gradients; return the summed loss of each micro-batch that this peer has

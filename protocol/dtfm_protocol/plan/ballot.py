@@ -6,9 +6,20 @@ from typing import Annotated, TypeVar
 
 from pydantic import Field, ValidationError
 
-from dtfm_protocol.bounds import MOST_BUCKETS, MOST_MICRO_BATCHES, Count, Index, Loss, Norm, Seconds, printable
+from dtfm_protocol.bounds import (
+    MOST_BUCKETS,
+    MOST_MICRO_BATCHES,
+    MOST_PEERS,
+    Count,
+    Index,
+    Loss,
+    Norm,
+    Seconds,
+    printable,
+)
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.job.evaluation_set import MOST_SETS
+from dtfm_protocol.plan.schedule_rules import MOST_MICROSECONDS
 from dtfm_protocol.plan.state_vote import StateVote
 from dtfm_protocol.schema import Schema
 
@@ -21,11 +32,19 @@ MOST_LOSS = 1e15
 bounds, their sums have an end, and no vote can spoil what the others bring."""
 MOST_SQUARES = 1e30
 """Largest sum of squares of a bucket of the gradient."""
+MOST_NEW_DURATIONS = 32
+"""Peers whose new durations one commit brings: it has to fit into `COMMIT_LIMIT`."""
 _Squares = Annotated[float, Field(ge=0, le=MOST_SQUARES)]
 _MicroBatchLoss = Annotated[float, Field(ge=-MOST_LOSS, le=MOST_LOSS)]
 _Group = Annotated[int, Field(ge=0, lt=MOST_BUCKETS)]
 _Digest = Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
 """A SHA-256 in hexadecimal digits; "": of nothing."""
+_Place = Annotated[int, Field(ge=0, lt=MOST_PEERS)]
+ActionDurations = Annotated[tuple[Annotated[int, Field(ge=1, le=MOST_MICROSECONDS)], ...], Field(max_length=3)]
+"""Microseconds of a peer's forward, of its backward and, where the schedule makes that an action of its own, of the
+weights' gradients: each of one micro-batch, and of compute alone."""
+NewDurations = Annotated[tuple[tuple[_Place, ActionDurations], ...], Field(max_length=MOST_NEW_DURATIONS)]
+"""What the actions of some peers take now, each with its place in `Plan.peers`."""
 
 
 class Ballot(IntEnum):
@@ -63,6 +82,9 @@ class Vote(Schema):
     state: StateVote | None = None
     """This peer's vote on the newest part of a state that it has hashed: replicas' agree, whenever each is through. It
     is signed by itself, so that an arbiter has evidence where two contradict each other."""
+    durations: ActionDurations = Field(default=(), exclude_if=not_)
+    """What this peer's actions of the step have taken, in the median; (): it has not measured it. Only in votes on
+    steps, under a plan that `follows_durations`."""
 
     @property
     def is_plausible(self) -> bool:
@@ -100,6 +122,9 @@ class Commit(Schema):
     """Digest of the commit before, as in `Vote.follows`."""
     sets: tuple[SetSums, ...] = Field(default=(), max_length=MOST_SETS, exclude_if=not_)
     """Sums of each set of the job, in its order; only in evaluations on sets."""
+    durations: NewDurations = Field(default=(), exclude_if=not_)
+    """New durations of some peers' actions: from the next step on all compute in the orders that are made of them. Only
+    in commits on steps, under a plan that `follows_durations`."""
 
 
 def read_ballot(data: bytes | bytearray | memoryview, schema: type[S]) -> S:

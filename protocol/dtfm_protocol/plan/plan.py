@@ -110,6 +110,10 @@ class Plan(Schema):
     """What actions and messages take, and how many micro-batches each peer may have in flight, by which the orders of
     compute are made. Without it all stages are taken for equally fast and links for free, and no more are in flight
     than keep such stages busy. All peers must know it: orders that were made otherwise may wait for each other."""
+    follows_durations: Annotated[bool, NEEDED] = Field(default=False, exclude_if=not_)
+    """Whether the orders of compute follow durations that drift from those of `pacing`: votes then say what actions
+    have taken, and a commit may bring new durations, of which orders are made anew from the next step on. All peers
+    must know it. The plan that follows begins with a pace of its own."""
     parts: Annotated[SummedParts | None, NEEDED] = Field(default=None, exclude_if=not_)
     """How much of each bucket of gradients each replica sums. Without it all replicas of a stage sum equally much. All
     peers must know it: each awaits what the others send by it."""

@@ -1,7 +1,8 @@
 """The pace of a plan's step: the durations and delays by which its orders of compute are made.
 
 Whole microseconds, so that every peer makes the same orders of them on any machine. They are what the plan's author has
-measured or reckoned; where the step takes otherwise, the orders are still valid, and only wait longer.
+measured or reckoned; where the step takes otherwise, the orders are still valid, and only wait longer. Under a plan
+that `follows_durations` commits bring new ones.
 """
 
 from typing import Annotated, Self
@@ -9,7 +10,9 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from dtfm_protocol.bounds import MOST_MICRO_BATCHES, MOST_PEERS
+from dtfm_protocol.errors import Refused
 from dtfm_protocol.job.job_file import ScheduleName
+from dtfm_protocol.plan.ballot import ActionDurations, NewDurations
 from dtfm_protocol.plan.schedule_rules import MOST_MICROSECONDS
 from dtfm_protocol.schema import Schema
 
@@ -62,6 +65,29 @@ class Pacing(Schema):
             if kept < flying:
                 raise ValueError(f"kept: {kept} micro-batches where {flying} are in flight")
         return self
+
+    @property
+    def kinds(self) -> int:
+        """Number of the columns of compute: of the durations that each peer has."""
+        return 3 if self.weight else 2
+
+    def durations_of(self, place: int) -> ActionDurations:
+        """Return what the actions of the peer at `place` in `Plan.peers` take."""
+        return tuple(column[place] for column in (self.forward, self.backward, self.weight) if column)
+
+    def after(self, durations: NewDurations) -> Self:
+        """Return the pace in which the actions of some peers take other durations.
+
+        Raises:
+            Refused: there are no such peers, or they have other numbers of durations.
+        """
+        rows = [self.durations_of(place) for place in range(len(self.forward))]
+        for place, row in durations:
+            if place >= len(rows) or len(row) != self.kinds:
+                raise Refused(f"{len(row)} durations of peer {place}, of {len(rows)} peers with {self.kinds} each")
+            rows[place] = tuple(row)
+        columns = zip(("forward", "backward", "weight"), zip(*rows, strict=True), strict=False)
+        return self.model_copy(update=dict(columns))
 
     def check(self, schedule: ScheduleName, peers: int, pairs: int) -> None:
         """Check that this is the pace of a plan of so many peers and pairs of them.

@@ -108,6 +108,7 @@ def with_replica(
             "routes": tuple(tuple(route) for route in routes),
             "cost": None,
             "pacing": None,
+            "follows_durations": False,
             "parts": None,
             "trees": None,
         }
