@@ -114,6 +114,7 @@ def check_state(state: State) -> None:
     """
     _check_begun(state.begun, state.forced)
     _check_contents(state.peers, state.kept)
+    _check_paces(state.peers)
     for peer in state.peers:
         _check_peer(peer)
 
@@ -139,6 +140,18 @@ def _check_peer(peer: Peer) -> None:
         raise Violated(f"a peer begins plan {plan.version} with {coming.mark}, not {plan.resume.mark}")
     if plan.version < peer.machine.pledge.version:
         raise Violated(f"a peer acts under plan {plan.version} after it promised not to")
+
+
+@remembered
+def _check_paces(peers: tuple[Peer, ...]) -> None:
+    """All peers of a plan compute one step by the same durations, and so in orders that fit together."""
+    paces: dict[tuple[MadePlan, Mark], Mark | None] = {}
+    for peer in peers:
+        plan, live, pace = peer.served, peer.memory.live, peer.memory.pace
+        if peer.phase != "training" or plan is None or live is None:
+            continue
+        if paces.setdefault((plan, live.mark), pace) != pace:
+            raise Violated(f"step {live.mark.step + 1} of plan {plan.version} is computed by unlike durations")
 
 
 @remembered

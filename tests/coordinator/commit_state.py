@@ -140,6 +140,9 @@ class Memory(NamedTuple):
     held: HeldStates[Part] = HeldStates()
     entered: MadePlan | None = None
     """The last plan that was trained under, if memory reaches back to that."""
+    pace: Mark | None = None
+    """Whose commit has brought the durations by which the next step is computed; None: the plan has. In the model every
+    commit on a step brings new ones."""
 
     @property
     def live(self) -> Part | None:
@@ -152,10 +155,11 @@ class Memory(NamedTuple):
         return self.held.whole
 
     def redo(self, resume: Resume) -> Self:
-        """Apply what is prepared, if it leads to what a plan resumes from: its step was final."""
+        """Apply what is prepared, if it leads to what a plan resumes from: its step was final. What its commit brings
+        besides was for the plan that is over."""
         if self.live is None or self.live.prepared != resume.mark or resume.commit is None:
-            return self
-        return self._applied(self.live)
+            return self._replace(pace=None)
+        return self._applied(self.live)._replace(pace=None)
 
     def begin(self, layers: LayerRange, mark: Mark) -> Self:
         """A state is going to be loaded; what was loaded for a plan that failed before it began stays."""
@@ -168,7 +172,7 @@ class Memory(NamedTuple):
         coming, live = self.held.coming, self.live
         assert coming is not None
         held = self.held._replace(live=live._replace(prepared=None)) if live is not None else self.held
-        return self._replace(held=held.enter(coming, plan.resume.mark), entered=plan)
+        return self._replace(held=held.enter(coming, plan.resume.mark), entered=plan, pace=None)
 
     def prepare(self, mark: Mark) -> Self:
         """The gradients are reduced."""
@@ -181,7 +185,7 @@ class Memory(NamedTuple):
         after = self._applied(self.live)
         assert after.live is not None
         held = after.held._replace(live=after.live._replace(proven=arbitrates))
-        return after._replace(held=held.begun())
+        return after._replace(held=held.begun(), pace=after.live.mark)
 
     def _applied(self, part: Part) -> Self:
         assert part.prepared is not None

@@ -17,7 +17,9 @@ In every state that can be reached, with peers and coordinators that die at any 
    of it becomes final, the one that was under way; of one version one plan at most is in force, or begun;
 5. the job can still be done, as long as another plan may be called for;
 6. a new plan goes on from a state that leads on, one that the plans before it have led to, and from nothing that its
-   sources were never given; peers that lie of what they hold, alone or together, change nothing of that.
+   sources were never given; peers that lie of what they hold, alone or together, change nothing of that;
+7. all peers that compute a step of a plan do so by the same durations, the plan's own or those of one commit: orders of
+   unlike durations may wait for each other in a circle.
 
 What the third one does not say, as `resume_from` does not: a step that only somebody who does not answer has applied is
 run again. And the fourth: the step that was under way when a plan was ended may still become final among those whom the
@@ -62,7 +64,7 @@ from dtfm_protocol.job.step_metrics import StepMetrics
 from dtfm_protocol.plan.ballot import Commit, Vote
 from dtfm_protocol.plan.lineage import Ancestor, Chain
 from dtfm_protocol.plan.peer_state import Holding, LayerRange, Mark, PeerState, Promise
-from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.plan.plan import Plan, Resume
 from dtfm_protocol.plan.signed_commit import SignedCommit
 from tests.coordinator.commit_lies import NEVER
 from tests.coordinator.commit_model import search
@@ -177,6 +179,16 @@ class NothingPrepared(Memory):
     @property
     def shown(self) -> tuple[Part, ...]:
         return tuple(part._replace(prepared=None) for part in self.held.whole)
+
+
+class KeepsItsPace(Memory):
+    """Whoever has heard of new durations goes on with them under the next plan."""
+
+    def redo(self, resume: Resume) -> Self:
+        return super().redo(resume)._replace(pace=self.pace)
+
+    def enter(self, plan: MadePlan) -> Self:
+        return super().enter(plan)._replace(pace=self.pace)
 
 
 class LiveAlone(Memory):
@@ -307,6 +319,11 @@ NEEDED: dict[str, tuple[Rule, Setting, str]] = {
         Rule(memory=NothingPrepared),
         Setting(("A", "B"), TWO, (TWO,), steps=1),
         "a step is lost",
+    ),
+    "the plan's own pace at its begin": (
+        Rule(memory=KeepsItsPace),
+        Setting(("A", "B"), TWO, (TWO,), steps=1),
+        "unlike durations",
     ),
     "no plan older than the promise": (
         Rule(follower=Hasty),
