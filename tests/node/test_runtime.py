@@ -153,6 +153,18 @@ async def test_a_device_with_a_share_of_the_time_rests_for_the_rest_of_it() -> N
     assert machine.take_busy() < second[0] - first[0][0]  # a rest is no compute
 
 
+async def test_what_an_action_took_is_its_compute_and_the_rest_that_it_costs() -> None:
+    """Not what it waits for: the rest after the one before it."""
+    took: list[float] = []
+    with Runtime.running(CPU, share=0.25) as machine:
+        begun = time.monotonic()
+        for _ in range(2):
+            await machine.run("compute", "a", time.sleep, 0.01, least=0.02, took=took.append)
+        elapsed = time.monotonic() - begun
+    assert all(seconds >= 0.02 / 0.25 for seconds in took)
+    assert took[0] + took[1] / 4 <= elapsed
+
+
 async def test_the_time_in_which_a_device_waits_for_data_counts_as_rest() -> None:
     with Runtime.running(CPU, share=0.5) as machine:
         await machine.run("compute", "a", time.sleep, 0.01)
