@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import signal
 import tomllib
 from pathlib import Path
@@ -100,6 +101,28 @@ async def test_uneven_layers_and_shares_of_a_forced_plan_give_the_same_curve(swa
     same_curve(swarm.rows(), await alone(job))
     shares = sorted(len([r for r in swarm.layout()["routes"] if peer in r]) for peer in _peers(swarm))
     assert shares == [2, 6, 8]
+
+
+async def test_orders_follow_what_machines_take_and_the_curve_does_not_notice(swarm: Swarm) -> None:
+    """The plan says of the second stage's machines, which are alike, that one is ten times as fast as the other."""
+    swarm.slow_down()
+    job = swarm.job(steps=12)
+    layout = swarm.plan([[0, 2], [2, 4]], ["ab", "ab", "ac", "ab"] * 2)
+    in_flight, links = [4, 3, 2], {key: [0, 0] for key in ("ahead", "ahead_delay", "back", "back_delay")}
+    pacing = {"forward": [10_000, 30_000, 3_000], "backward": [20_000, 60_000, 6_000], **links}
+    pacing |= {"in_flight": in_flight, "kept": in_flight}
+    plan = json.loads(layout.read_text(encoding="utf-8")) | {"pacing": pacing, "follows_durations": True}
+    layout.write_text(json.dumps(plan), encoding="utf-8")
+    coordinator = await swarm.serve(job, "--min-nodes", "3", "--plan", layout, "--exit-when-done")
+    nodes = [await swarm.join() for _ in range(3)]
+    assert [await process.exit_code() for process in (coordinator, *nodes)] == [0, 0, 0, 0], coordinator.tail()
+    same_curve(swarm.rows(), await alone(job))
+    said = [
+        set(re.findall(r"order of work follows new durations of 3 machines from step \d+ on", node.said()))
+        for node in nodes
+    ]
+    assert len(said[0]) == 1, nodes[0].tail()
+    assert said[0] == said[1] == said[2], "all change at one step"
 
 
 def _peers(swarm: Swarm) -> set[str]:
