@@ -21,6 +21,7 @@ from dtfm_coordinator.allocator.simulator.simulator import simulate
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.job_file import Planning, ScheduleName
 from dtfm_protocol.plan.plan import Cost, Plan
+from dtfm_protocol.plan.reductions import reductions
 from dtfm_protocol.view.view import View
 
 EXACT_TRANSFERS = 30_000
@@ -68,10 +69,12 @@ def predict(view: View, work: Workload, plan: Plan) -> Simulation:
 def is_soon_predicted(work: Workload, plan: Plan, times: int = 1) -> bool:
     """Whether `predict` takes some seconds at most, for so many plans like this one."""
     messages = 2 * work.micro_batches * (len(plan.stages) - 1)
-    groups = [len(plan.replicas(stage)) for stage in range(len(plan.stages))]
-    if work.demand.trained_tied_parameters and len(groups) > 1:
-        groups.append(groups[0] + groups[-1])
-    return times * (messages + sum(2 * count * (count - 1) for count in groups)) <= EXACT_TRANSFERS
+    cut = buckets_of(plan, work.demand)
+    reduced = sum(
+        2 * len(one.holders) * (len(one.holders) - 1) * len(cut(one, 1.0).sizes)
+        for one in reductions(plan, tied=work.demand.trained_tied_parameters > 0)
+    )
+    return times * (messages + reduced) <= EXACT_TRANSFERS
 
 
 def as_cost(cost: PredictedSeconds) -> Cost:
