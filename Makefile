@@ -97,6 +97,7 @@ bench-joining: $(VENV)/installed
 bench-world: $(VENV)/installed
 	$(BIN)/python -m benchmarks.world.lab --out benchmarks/results/lab.md
 	$(BIN)/python -m benchmarks.world.prediction --out benchmarks/results/prediction.md
+	$(BIN)/python -m benchmarks.world.slow_links --out benchmarks/results/slow_links.md
 	$(BIN)/python -m benchmarks.world.result --out benchmarks/results/paper_result.md
 	$(BIN)/python -m benchmarks.world.slowdown --out benchmarks/results/slowdown.md
 	$(BIN)/python -m benchmarks.world.nat --out benchmarks/results/nat.md
