@@ -77,6 +77,27 @@ async def test_a_stream_tells_how_fast_a_long_write_arrives() -> None:
             assert stream.queued() is None
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the kernel has to tell")
+async def test_a_stream_tells_how_fast_short_writes_arrive_that_follow_each_other() -> None:
+    """None of them takes a quarter of a second: a link that was measured too low would stay so for small messages."""
+
+    async def read(stream: Stream) -> None:
+        for _ in range(60):
+            await stream.read(1 << 16)
+
+    async with two_peers() as (a, b):
+        await b.serve("reader", read)
+        async with opened(a, b.peer_id, "reader") as stream:
+            stream.pace(2e6)
+            told = []
+            for _ in range(60):
+                await stream.write(bytes(1 << 16))
+                told.append(stream.delivered())
+            found = [rate for rate in told if rate is not None]
+            assert 2 <= len(found) <= 12
+            assert all(1e6 < rate < 2.2e6 for rate in found[1:])  # at first the kernel lets some bytes go at once
+
+
 async def test_what_is_read_can_be_written_to() -> None:
     async with two_peers() as (a, b):
         await b.serve("echo", echo)

@@ -13,6 +13,8 @@ from dtfm_protocol.wire.stream import BytesOnTheWay
 
 SHORTEST_SAMPLE_SECONDS = 0.25
 """Seconds that a sample of the rate takes at least: over less, single acknowledgements would make the rate."""
+LONGEST_GAP_SECONDS = 0.1
+"""Seconds between two waits of writes beyond which too little may have been sent in between: a sample begins anew."""
 _RTT, _BYTES_ACKED, _MIN_RTT = slice(68, 72), slice(120, 128), slice(148, 152)
 _BUSY, _UNREAD, _UNWRITTEN = slice(168, 176), slice(176, 184), slice(184, 192)
 """Places of `tcpi_rtt` (u32, microseconds), `tcpi_bytes_acked` (u64), `tcpi_min_rtt` (u32), `tcpi_busy_time` (u64,
@@ -26,21 +28,28 @@ class TcpInfo:
         self._first: tuple[float, int] | None = None
         self._last: tuple[float, int] | None = None
 
+    def wait(self) -> None:
+        """Note that a write begins to wait, for there is more to send than the kernel takes. What was sent before
+        belongs to the same sample where that is not long ago."""
+        if self._last is not None and time.monotonic() - self._last[0] > LONGEST_GAP_SECONDS:
+            self._first = self._last = None
+
     def look(self, connection: socket.socket) -> None:
-        """Note how much has arrived; to be called while there is more to send than the kernel takes."""
+        """Note how much has arrived; to be called when a write has waited."""
         values = _told(connection, _BYTES_ACKED)
         if values is None:
             return
         self._last = time.monotonic(), values[0]
         if self._first is None:
-            self._first = self._last
+            self._first = self._last  # after a wait: the kernel's empty buffer took what came before at once
 
     def take(self) -> float | None:
-        """Return the bytes a second from the first look to the last one since the last call; None: too short."""
+        """Return the bytes a second from the first look of a sample to the last one, and begin another sample; None:
+        there is none yet that is long enough. Short writes that follow each other closely make one together."""
         first, last = self._first, self._last
-        self._first = self._last = None
         if first is None or last is None or last[0] - first[0] < SHORTEST_SAMPLE_SECONDS:
             return None
+        self._first = last
         return (last[1] - first[1]) / (last[0] - first[0])
 
 

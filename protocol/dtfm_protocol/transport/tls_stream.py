@@ -202,6 +202,7 @@ class TlsStream:
                 try:
                     piece = piece[self._socket.send(piece) :]
                 except BlockingIOError:
+                    self._delivery.wait()
                     await self._turn(writing=True)
                     self._delivery.look(self._socket)
                 except OSError:
