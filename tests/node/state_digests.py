@@ -102,7 +102,7 @@ def decoded(device: torch.device, codec: CodecName, size: int) -> str:
 def summed(device: torch.device, size: int) -> str:
     """Of the sum of four holders' parts."""
     parts = [torch.from_numpy(extremes(number, (size,))).to(device) for number in range(4)]
-    sum_of_parts(parts[2], [part if number != 2 else None for number, part in enumerate(parts)])
+    sum_of_parts(parts[2], [part if number != 2 else None for number, part in enumerate(parts)], parts[2])
     return digest(parts[2])
 
 

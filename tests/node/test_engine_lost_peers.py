@@ -47,7 +47,7 @@ def at(step: int, call: str, occurrence: int = 1) -> Callable[[int, str], bool]:
         ("2x2", "b", (3, "backward", 2)),
         ("2x2", "y", (3, "sum_of_parts", 1)),
         ("2x2", "a", (3, "forward", 1)),
-        ("2x2", "a", (3, "_take", 1)),
+        ("2x2", "a", (3, "_replace", 1)),
         ("1x4", "n", (3, "forward", 1)),
         ("crossed routes", "m", (3, "backward", 3)),
         ("4x1", "c", (3, "encode", 2)),
