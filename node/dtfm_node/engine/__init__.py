@@ -1,7 +1,7 @@
 """The training engine of one peer: everything between a plan and a committed step.
 
 - `adamw`: AdamW, with the bits that are the same on every device
-- `allreduce`: the sharded all-reduce of one bucket: every holder sums one part and gives all others the same bytes
+- `allreduce`: the sharded all-reduce of one bucket: sums go to each part's owner, straight or along trees, totals back
 - `arbiter_audit`: audit of the arbiter by the peers that it answers: a commit follows from the votes on its step
 - `balloting`: sending of votes and commits, and the waiting for them, around what an `Arbiter` decides
 - `bf16_weights`: a model whose weights are kept in bf16: computed with in fp32, with gradients in fp32
