@@ -14,13 +14,11 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
+from benchmarks.paper_plans import paper_plan
 from benchmarks.tables import keep, markdown, show
 from dtfm_coordinator.allocator.allocate import allocate
-from dtfm_coordinator.allocator.foundations.shapes import feasible_shapes
-from dtfm_coordinator.allocator.paper.evolutionary_search import search
 from dtfm_coordinator.allocator.problem.model_demand import ModelDemand
-from dtfm_coordinator.allocator.search.layout import Layout
-from dtfm_coordinator.allocator.workload import Workload, pose, predict
+from dtfm_coordinator.allocator.workload import Workload
 from dtfm_lab.bounds.step_bound import least_bound
 from dtfm_lab.networks.catalogue import network
 from dtfm_lab.networks.consumer_gpus import MACHINES
@@ -62,24 +60,8 @@ def equipped(name: str) -> View:
 
 def by_paper(view: View, seconds: float) -> float:
     """The shortest step among the paper's placements of every grid."""
-    posed, alpha, beta = pose(view, WORK, view.ids), view.alpha(), view.beta()
-    shapes = feasible_shapes(len(view.nodes), LAYERS, MICRO_BATCHES, Planning())
-    best = np.inf
-    for shape in shapes:
-        found = search(
-            alpha,
-            beta,
-            stages=shape.stages,
-            replicas=shape.replicas,
-            activation_bytes=DEMAND.message_bytes(WIRE)[0] * MICRO_BATCHES / shape.replicas,
-            gradient_bytes=DEMAND.gradient_bytes(0, LAYERS, WIRE) / shape.stages,
-            seconds=2 * seconds / len(shapes),
-        )
-        layout = Layout.of(posed, [list(stage) for stage in zip(*found.pipelines, strict=True)])
-        if layout is not None:
-            plan = layout.plan(view.ids, "1f1b", WIRE, layout.recomputed(posed))
-            best = min(best, predict(view, WORK, plan).cost.total)
-    return best
+    found = paper_plan(view, WORK, "1f1b", seconds=2 * seconds)
+    return np.inf if found is None else found[1]
 
 
 def total(view: View, algorithm: str, seed: int, seconds: float | None = None) -> float:
