@@ -39,6 +39,8 @@ HYSTART = Path("/sys/module/tcp_cubic/parameters/hystart")
 """Whether Cubic stops opening its window when packets come unevenly, as behind a queue that grows. Where others use the
 machine's processors too, the emulator's packets do, and windows stay shut on links that are free. It is the machine's
 setting, not a host's."""
+HYSTART_BEFORE = Path("/run/dtfm-hystart-before")
+"""Where its value is kept meanwhile; gone when the machine is started anew, as is the setting."""
 SPAN_SECONDS, FEWEST_STEPS = 45.0, 3
 """Steps are measured for so long where all that are asked for take longer, but at least so many."""
 LAYERS = 24
@@ -305,9 +307,13 @@ def on_true_links(world: World, plan: Plan) -> float:
 
 @contextlib.contextmanager
 def without_hystart() -> Iterator[None]:
-    """Turn it off until the block ends; nothing happens where it cannot be."""
+    """Turn it off until the block ends; nothing happens where it cannot be.
+
+    What it was before is written down until then: where a run was killed, the next one finds and restores it.
+    """
     try:
-        before = HYSTART.read_text()
+        before = HYSTART_BEFORE.read_text() if HYSTART_BEFORE.exists() else HYSTART.read_text()
+        HYSTART_BEFORE.write_text(before)
         HYSTART.write_text("0")
     except OSError:
         yield
@@ -316,6 +322,7 @@ def without_hystart() -> Iterator[None]:
         yield
     finally:
         HYSTART.write_text(before)
+        HYSTART_BEFORE.unlink(missing_ok=True)
 
 
 def _layout(plan: Plan) -> str:
