@@ -4,6 +4,8 @@
 its libp2p daemon), read until the process ends. From each, "base" is taken away: the peak of a process that has loaded
 what a node loads and holds no model. The rest is divided by what the allocator says that the stage takes: 16 bytes a
 parameter (weights, gradients and AdamW's moments, fp32), and activations by the schedule.
+
+Rows lie beside the table as they come: a run that was broken off goes on where it was.
 """
 
 import argparse
@@ -20,7 +22,7 @@ from rich.progress import track
 
 from benchmarks.loaded import peak_bytes
 from benchmarks.runs import Program, Runs, forced, machine, rows, toml
-from benchmarks.tables import keep, markdown, show
+from benchmarks.tables import keep, markdown, show, values, values_with
 from dtfm_coordinator.allocator.job_demand import workload
 from dtfm_coordinator.allocator.problem.model_demand import ModelDemand, memory_needed
 from dtfm_protocol.identity.keys import Identity
@@ -259,17 +261,18 @@ def main() -> None:
     with command_line.guarded(), Runs.open("memory") as runs:
         job = runs.folder / "job.toml"
         job.write_text(job_of(size, CASES[0]), encoding="utf-8")
-        nothing = base(job)
-        measured = [
-            node
-            for case in track(cases, description="training", console=console, transient=True)
-            for node in measure(runs, size, case)
-        ]
+        nothing, kept = base(job), values(options.out)
+        for case in track(cases, description="training", console=console, transient=True):
+            if (key := f"{case.name}, {case.schedule}") not in kept:
+                nodes = measure(runs, size, case)
+                found = [[row(one, nothing), relative(one, nothing, one.peaks.most)] for one in nodes]
+                kept |= values_with(options.out, key, found)
+    pairs = [pair for case in cases for pair in kept[f"{case.name}, {case.schedule}"]]
     title = f"Memory of a node: llama, {size.layers} layers of {size.hidden} a stage, {MICRO_BATCHES} or more "
     title += f"micro-batches of {size.sequence} tokens, {STEPS} steps, fp32"
-    lines = [row(one, nothing) for one in measured]
+    lines = [line for line, _ in pairs]
     show(title, HEADINGS, lines)
-    worst = max(relative(one, nothing, one.peaks.most) for one in measured)
+    worst = max(ratio for _, ratio in pairs)
     said = f"The largest ratio is {worst:.2f}; at most {ASKED:g} is asked.\n"
     command = "python -m benchmarks.memory" + (" --quick" if options.quick else "")
     keep(options.out, "Memory", command, [f"Machine: {facts}.\n", markdown(title, HEADINGS, lines), said])
