@@ -2,7 +2,9 @@
 
 import asyncio
 import itertools
+import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -69,6 +71,63 @@ async def test_who_is_there_is_measured_while_others_are_waited_for_and_not_agai
     assert [sorted({*pair} & {"e"}) for turn in later for pair in turn.pairs][:3] == [["e"]] * 3
     assert {fan.centre for turn in later for fan in turn.fans} == {"e"}
     assert len({frozenset(pair) for pair in swarm.asked}) == len(swarm.asked), "none twice"
+
+
+async def test_while_the_last_nodes_are_waited_for_links_of_a_plan_without_them_are_measured(tmp_path: Path) -> None:
+    """So that a plan with them has few links that are to be measured. It is no plan, and nobody is told of one."""
+    swarm = Swarm(tmp_path, 3, 7)
+    await swarm.join(*"abcde")
+    waiting = asyncio.create_task(swarm.layout())
+    await until(lambda: swarm.phases != [] and "5 of 7 are ready" in swarm.phases[-1].text)
+    assert swarm.planned == []
+    assert len(swarm.asked) < 10
+    await swarm.join("f")
+    await until(lambda: "6 of 7 are ready" in swarm.phases[-1].text)
+    assert swarm.planned == ["abcdef"]
+    assert swarm.asked == ["".join(pair) for pair in itertools.combinations("abcdef", 2)]
+    assert "planning" not in {phase.name for phase in swarm.phases}
+    assert not (tmp_path / "view.json").exists()
+    await swarm.join("g")
+    assert ids_of(await waiting) == "abcdefg"
+    assert swarm.planned == ["abcdef", "abcdefg"]
+    assert swarm.asked == ["".join(pair) for pair in itertools.combinations("abcdefg", 2)], "none twice"
+
+
+async def test_who_comes_last_does_not_wait_until_links_of_a_plan_without_it_are_measured(tmp_path: Path) -> None:
+    swarm, goes_on, plan = Swarm(tmp_path, 3, 7), threading.Event(), Swarm(tmp_path).planner.plan
+
+    def slow(view: View, *others: Any, **named: Any) -> Plan:
+        if len(view.ids) < 7:
+            goes_on.wait(30)
+        return plan(view, *others, **named)
+
+    swarm.planner.plan = slow  # type: ignore[method-assign]
+    await swarm.join(*"abcdef")
+    waiting = asyncio.create_task(swarm.layout())
+    await until(lambda: len(swarm.rounds) > 1 and not swarm.state.links.untried("abcdef"))
+    await swarm.join("g")
+    try:
+        assert ids_of(await waiting) == "abcdefg"
+    finally:
+        goes_on.set()
+
+
+@pytest.mark.parametrize(("needed", "beside"), [(4, "abc"), (5, "")])
+async def test_of_four_three_find_out_what_their_lines_carry_before_the_last_comes(
+    tmp_path: Path, needed: int, beside: str
+) -> None:
+    swarm = Swarm(tmp_path, needed)
+    swarm.gbps = {frozenset(pair): 0.1 for pair in itertools.combinations("abcd", 2)}
+    await swarm.join(*"abc")
+    waiting = asyncio.create_task(swarm.layout())
+    await until(lambda: swarm.phases != [] and "3 of" in swarm.phases[-1].text)
+    assert "".join(sorted(fan.centre for turn in swarm.rounds for fan in turn.fans)) == beside
+    rounds = len(swarm.rounds)
+    await swarm.join("d")
+    await until(lambda: len(swarm.rounds) > rounds and any(turn.fans for turn in swarm.rounds[rounds:]))
+    later = [fan.centre for turn in swarm.rounds[rounds:] for fan in turn.fans]
+    assert (later == ["d"]) == bool(beside)
+    waiting.cancel()
 
 
 async def test_who_comes_while_it_settles_is_planned_for_too(tmp_path: Path) -> None:

@@ -39,9 +39,14 @@ class MeasuredPlans:
         horizon: float | None,
         standstill: float,
         apart: Collection[Quarrel] = frozenset(),
+        *,
+        rehearsed: bool = False,
     ) -> Plan:
         """Return a layout for `members`, where the pairs of `apart` have nothing to do with each other. Its links are
         measured, and it is made anew where they are others than was thought.
+
+        Args:
+            rehearsed: whether it is no plan yet, but made so that its links are known when there is one to make.
 
         Raises:
             UserError: no layout fits.
@@ -53,12 +58,13 @@ class MeasuredPlans:
         plan: Plan | None = None
         made: list[Plan] = []
         while True:
-            await self._say("planning", f"planning for {len(members)} nodes")
+            if not rehearsed:
+                await self._say("planning", f"planning for {len(members)} nodes")
             view = self.view(members, apart)
             seen = await asyncio.to_thread(revision.seen, view)  # estimates of many links take a while
             plan = await asyncio.to_thread(planner.plan, seen, self._state.plan, horizon, standstill, plan)
             if before is None and (best := await asyncio.to_thread(self._kept, made, plan, view)) is not None:
-                view.save(self._context.folder / "view.json")
+                self._save(view, rehearsed)
                 return best
             made.append(plan)
             rounds = await asyncio.to_thread(revision.planned, plan, view)
@@ -71,10 +77,14 @@ class MeasuredPlans:
                     rounds += shut
             view = self.view(members, apart)
             if not rounds or revision.stands():
-                view.save(self._context.folder / "view.json")
+                self._save(view, rehearsed)
                 if before is None and (best := await asyncio.to_thread(self._kept, made[:-1], plan, view, 1.0)):
                     return best
                 return await asyncio.to_thread(planner.priced, plan, view) if rounds else plan
+
+    def _save(self, view: View, rehearsed: bool) -> None:
+        if not rehearsed:
+            view.save(self._context.folder / "view.json")
 
     def _kept(self, made: list[Plan], plan: Plan, view: View, worth: float = WORTH) -> Plan | None:
         """Return the best of the plans that were made before a run begins, by what is known of their links now, where

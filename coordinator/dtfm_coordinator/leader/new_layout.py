@@ -10,6 +10,7 @@ from dtfm_coordinator.leader.lead_context import LeadContext
 from dtfm_coordinator.leader.link_measuring import LinkMeasuring
 from dtfm_coordinator.leader.measured_plans import MeasuredPlans
 from dtfm_coordinator.leader.planner import Planner
+from dtfm_coordinator.links.chosen_pairs import FEW
 from dtfm_coordinator.links.link_degradation import Pair
 from dtfm_coordinator.links.peer_limits import FAN
 from dtfm_coordinator.membership.members import Member
@@ -18,6 +19,9 @@ from dtfm_protocol.errors import UserError
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.process.timeouts import TIMEOUTS, Timeouts
 from dtfm_protocol.view.view import View
+
+MOST_HERE = 0.75
+"""Share of the nodes that are waited for that must be here for their links to be measured as if they were all."""
 
 
 class LayoutMaker:
@@ -36,6 +40,8 @@ class LayoutMaker:
         self._members, self._links = state.members, state.links
         self._measuring = LinkMeasuring(context, state, say, timeouts)
         self._plans = MeasuredPlans(context, state, say, self._measuring)
+        self._rehearsed = frozenset[str]()
+        """Peers for whom a plan was made last while others were waited for."""
 
     async def layout(self) -> Plan:
         """Wait until enough nodes are ready for a plan, and return its layout."""
@@ -113,8 +119,8 @@ class LayoutMaker:
     async def _gather(self, needed: int, why: str) -> list[Member]:
         """Wait until at least `needed` nodes are ready and nobody has come or gone for a while.
 
-        Before the first plan those who are ready have their links measured meanwhile: who comes last, and with it all
-        others, then waits for its own links alone.
+        Before the first plan those who are ready have their links measured meanwhile, in the end those, too, that a
+        plan for them would use: who comes last, and with it all others, then waits for its own links alone.
 
         Args:
             why: what fewer nodes lack beside their number, for people; "": nothing.
@@ -126,6 +132,8 @@ class LayoutMaker:
             if (there := frozenset(member.peer for member in members)) != ready:
                 ready, since = there, clock.now()
             if is_first and await self._acquaint(members, needed):
+                continue
+            if is_first and await self._rehearse(members, needed):
                 continue
             if len(members) < needed:
                 text = self._members.waiting_for(needed)
@@ -150,10 +158,30 @@ class LayoutMaker:
     async def _acquaint(self, members: list[Member], needed: int) -> bool:
         """Have what is yet to be known of the links between `members` measured; whether there was anything."""
         peers = [member.peer for member in members]
-        limits = len(peers) > FAN or len(peers) >= needed  # fewer would hardly show what a line carries in all
+        # Fewer would hardly show what a line carries in all; of four, the first three do not keep the last one waiting.
+        limits = len(peers) > FAN or len(peers) >= needed or len(peers) == FAN == needed - 1
         if not self._links.untried(peers) and not (limits and self._links.limits.unasked(peers)):
             return False
         await self.probe(members, limits=limits)
+        return True
+
+    async def _rehearse(self, members: list[Member], needed: int) -> bool:
+        """Have the links measured that a plan for `members` would use, while the last nodes are waited for: the plan
+        for all will use most of them. Return whether there was anything to do. Who becomes ready does not wait."""
+        there = frozenset(member.peer for member in members)
+        if not MOST_HERE * needed <= len(there) < needed or len(there) <= FEW or there == self._rehearsed:
+            return False
+        self._rehearsed = there
+
+        def moved() -> bool:
+            return {member.peer for member in self._members.ready()} != there
+
+        async def rehearse() -> None:
+            with contextlib.suppress(UserError):  # whether one fits is seen when all are here
+                if reached := self._links.reachable(members):
+                    await self._plans.make(reached, None, 0.0, rehearsed=True)
+
+        await self._state.unless(moved, rehearse())
         return True
 
     async def hears_all(self, plan: Plan, unless: Callable[[], bool]) -> bool:
