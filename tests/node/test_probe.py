@@ -10,7 +10,9 @@ from dtfm_node.links import probe, rate_search
 from dtfm_node.links.pacing import HEADROOM, UplinkPacer
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.transport.in_memory import MemoryDataPlane, MemoryNetwork, MemoryStream
-from dtfm_protocol.wire.stream import Bytes, Stream, StreamClosed, Unreachable, write_message
+from dtfm_protocol.transport.rate_cap import RateCap, TrafficCaps
+from dtfm_protocol.wire.stream import Bytes, BytesOnTheWay, Stream, StreamClosed, Unreachable, write_message
+from tests.protocol.direct_planes import ALICE, BOB, PATIENCE, World
 
 
 class Clock:
@@ -22,6 +24,8 @@ class Clock:
         """Bytes a second that the sender of a transfer was asked not to exceed."""
         self.queued: float | None = None
         """What streams say of their queue."""
+        self.round_trip: float | None = None
+        """What kernels say of it."""
 
     def perf_counter(self) -> float:
         return self.now
@@ -53,8 +57,8 @@ class Shaped:
     def queued(self) -> float | None:
         return self._clock.queued
 
-    def progress(self) -> None:
-        """It does not say."""
+    def progress(self) -> BytesOnTheWay | None:
+        return None if self._clock.round_trip is None else BytesOnTheWay(0, 0.0, self._clock.round_trip)
 
     def pace(self, bytes_per_second: float) -> None:
         self._clock.pace = bytes_per_second
@@ -129,6 +133,50 @@ async def test_a_quick_probe_finds_both_speeds_about_in_seconds(
     assert link.sent_gbps == pytest.approx(up * 1e-9, rel=0.2)
     assert link.received_gbps == pytest.approx(down * 1e-9, rel=0.2)
     assert clock.now < seconds
+
+
+@pytest.mark.parametrize(
+    ("told", "before", "is_believed"),
+    [(0.0997, None, True), (0.0997, 0.09, True), (0.0997, 0.04, False), (0.015, None, False), (4294.0, None, False)],
+    ids=["new", "known", "behind training's data", "near", "never taken"],
+)
+async def test_where_somebody_waits_the_kernel_tells_the_round_trip_of_a_far_link(
+    monkeypatch: pytest.MonkeyPatch, told: float, before: float | None, is_believed: bool
+) -> None:
+    clock, network, asked = Clock(), MemoryNetwork(), list[str]()
+    clock.round_trip, write = told, probe.write_message
+
+    async def written(stream: Stream, message: Any) -> None:
+        asked.append(getattr(message, "kind", ""))
+        await write(stream, message)
+
+    monkeypatch.setattr(probe, "time", clock)
+    monkeypatch.setattr(probe, "write_message", written)
+    await answering(network)
+    uplink = UplinkPacer() if before is None else known(before)
+    for quick in (True, False):
+        asked.clear()
+        link = await probe.probe(ShapedPlane(network, clock, 2e6, 0.05), "other", uplink, quick=quick)
+        assert ("echo" not in asked) == (quick and is_believed)
+        assert link.round_trip_ms == pytest.approx(told * 1e3 if quick and is_believed else 100.0, rel=0.1)
+        uplink = UplinkPacer() if before is None else known(before)
+
+
+async def test_one_flow_each_way_tells_what_a_link_carries_by_the_kernels_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On this machine links have no delay, and only what a peer allows itself to send limits one."""
+    monkeypatch.setattr(probe, "LONG_TRIP", 0.0)
+    monkeypatch.setattr(probe, "_throughput", None)
+    world, ours, theirs, caps = World(), UplinkPacer(), UplinkPacer(), TrafficCaps(RateCap(2e6), RateCap())
+    async with asyncio.timeout(PATIENCE), world.peer(ALICE, caps=caps) as a, world.peer(BOB) as b:
+        await b.serve(probe.PROBE, lambda stream: probe.answer(stream, theirs))
+        link = await probe.probe(a, b.peer_id, ours, quick=True)
+        while theirs.round_trip(a.peer_id, "direct") is None:  # noqa: ASYNC110 - it is on its way
+            await asyncio.sleep(0.01)
+    assert link.sent_gbps == pytest.approx(caps.up.gbps, rel=0.2)
+    assert link.received_gbps > 10 * link.sent_gbps
+    assert theirs.pace(a.peer_id) > 10 * ours.pace(b.peer_id)
 
 
 async def test_a_round_trip_alone_moves_no_data_and_holds_up_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -340,6 +388,25 @@ async def test_links_that_share_a_line_carry_together_what_the_line_does(monkeyp
     limits = await probe.fan(ShapedPlane(network, clock, 50e6, 0.01), dict.fromkeys("abc", (0.02, 0.05)), UplinkPacer())
     assert limits.up_gbps == pytest.approx(0.02, rel=0.1)
     assert limits.down_gbps == pytest.approx(0.05, rel=0.1)
+
+
+@pytest.mark.parametrize(("round_trip", "opening"), [(None, 0.1), (0.02, 0.1), (0.25, 0.25), (4294.0, 0.3)])
+async def test_before_links_are_measured_together_their_windows_are_opened_for_a_round_trip(
+    monkeypatch: pytest.MonkeyPatch, round_trip: float | None, opening: float
+) -> None:
+    """Else far links seem to carry less together, as what is on the way at a time grows with each round trip."""
+    clock, network, made = Clock(), MemoryNetwork(), list[list[int]]()
+    transfers, clock.round_trip = probe._transfers, round_trip
+
+    async def noted(stream: Stream, kind: Any, sizes: list[int], pace: float) -> list[float]:
+        made.append(sizes)
+        return await transfers(stream, kind, sizes, pace)
+
+    monkeypatch.setattr(probe, "time", clock)
+    monkeypatch.setattr(probe, "_transfers", noted)
+    await answering(network)
+    await probe.fan(ShapedPlane(network, clock, 1e9, 0.01), {"other": (0.02, 0.04)}, UplinkPacer())
+    assert made == [[int(rate * seconds) for seconds in (opening, 0.4)] for rate in (2.5e6, 5e6)]
 
 
 async def test_links_that_carry_all_at_once_have_no_common_limit(monkeypatch: pytest.MonkeyPatch) -> None:

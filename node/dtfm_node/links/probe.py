@@ -5,28 +5,36 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from dtfm_node.links.pacing import HEADROOM, UplinkPacer
 from dtfm_node.links.rate_search import FIRST_BYTES, LAST_BYTES, PIECE_BYTES, RateSearch, paced
+from dtfm_node.links.steady_rate import SteadyRate
 from dtfm_protocol.discovery.records import Limits, Link
+from dtfm_protocol.identity.keys import short
 from dtfm_protocol.schema import Message
-from dtfm_protocol.wire.stream import DataPlane, Stream, read_message, write_message
+from dtfm_protocol.wire.stream import DataPlane, Stream, StreamClosed, read_message, write_message
 
 PROBE = "probe"
 FEW_ECHOES, MORE_ECHOES = 3, 6
 ECHOES_SECONDS = 0.3
 """Where a few echoes take longer, more of them are not worth the wait: a machine's own delays are small beside that."""
+LONG_TRIP = 0.02
+"""Seconds of a round trip from which, where somebody waits, the kernel's word on it does (what machines add is little
+beside that, and echoes would take several more), and one flow each way tells the rates."""
+LOOK_SECONDS = 0.02
+"""Pause between two looks at how far a flow is."""
 DRAINED, DRAIN_SECONDS = 2.0, 10.0
 """A round trip that takes so many times what it took before is behind what training has left on the way: for so long it
 is waited for."""
 BULK_BYTES = 1 << 18
 """Bytes of each piece of a transfer but the first: on a fast link smaller ones keep the processor busy."""
-FAN_SECONDS = 0.4
-"""Of what each link can carry, for a transfer beside others."""
+FAN_SECONDS, OPENING_SECONDS = 0.4, 0.1
+"""Of what each link can carry, for a transfer beside others, and for one before that, of a round trip at least: what is
+on the way at a time must have become as much as the link holds."""
 SHARED = 0.8
 """Share of what several links carry alone, in sum; if they carry less together, they share a limit."""
 MOST_SECONDS = 3600.0
@@ -72,30 +80,35 @@ async def probe(plane: DataPlane, peer: str, uplink: UplinkPacer, *, quick: bool
     Raises:
         ConnectionError: the peer cannot be reached, or vanished.
     """
-    with uplink.measuring(peer):
-        stream = await plane.open(peer, PROBE)
-        try:
-            known = uplink.round_trip(peer, stream.way)
-            round_trip = await _round_trip(stream, known)
-            least = round_trip if known is None else min(round_trip, known)
+    async with contextlib.AsyncExitStack() as stack:
+        stack.enter_context(uplink.measuring(peer))
+        stream, *flows = await _opened(plane, (peer,) * (4 if quick else 1), stack)
+        known = uplink.round_trip(peer, stream.way)
+        told = _told_round_trip(stream, known) if quick else None
+        round_trip = await _round_trip(stream, known) if told is None else told
+        least = round_trip if known is None else min(round_trip, known)
+        if told is not None and _is_counted(stream):
+            there, back, beside = flows
+            sent, received = await _flows(there, back, beside, least)
+        else:
             sent = await _throughput(stream, "send", least, again=known is not None, quick=quick)
             received = await _throughput(stream, "fetch", least, again=known is not None, quick=quick)
-            await write_message(stream, ProbeRequest(kind="found", gbps=received, round_trip=round_trip))
-        finally:
-            await stream.close()
+        await write_message(stream, ProbeRequest(kind="found", gbps=received, round_trip=round_trip))
     uplink.measured(peer, sent, round_trip, stream.way)
     return Link(round_trip_ms=round_trip * 1e3, sent_gbps=sent, received_gbps=received, way=stream.way)
 
 
 async def echo(plane: DataPlane, peer: str) -> float:
-    """Return the seconds of a round trip to `peer`, the fastest of several. Frames need not wait for it.
+    """Return the seconds of a round trip to `peer`, the fastest of several, as where somebody waits. Frames need not
+    wait for it.
 
     Raises:
         ConnectionError: the peer cannot be reached, or vanished.
     """
     stream = await plane.open(peer, PROBE)
     try:
-        return await _fastest_echo(stream)
+        told = _told_round_trip(stream, None)
+        return await _fastest_echo(stream) if told is None else told
     finally:
         await stream.close()
 
@@ -110,15 +123,7 @@ async def fan(plane: DataPlane, gbps: Mapping[str, tuple[float, float]], uplink:
     ConnectionError: one of them cannot be reached, or vanished.
     """
     async with contextlib.AsyncExitStack() as stack:
-        streams: dict[str, Stream] = {}
-
-        async def connect(peer: str) -> None:
-            streams[peer] = await plane.open(peer, PROBE)
-            stack.push_async_callback(streams[peer].close)
-
-        for failure in await asyncio.gather(*map(connect, gbps), return_exceptions=True):
-            if failure is not None:
-                raise failure
+        streams = dict(zip(gbps, await _opened(plane, gbps, stack), strict=True))
         for peer in gbps:
             stack.enter_context(uplink.measuring(peer))
         up = await _together(streams, "send", {peer: there for peer, (there, _) in gbps.items()})
@@ -130,15 +135,20 @@ async def _together(
     streams: Mapping[str, Stream], kind: Literal["send", "fetch"], alone: Mapping[str, float]
 ) -> float | None:
     """Return the Gbit/s of transfers over all of `streams` at once; None where that is about what they have alone."""
-    size = {peer: int(min(LAST_BYTES, max(FIRST_BYTES, gbps * 1.25e8 * FAN_SECONDS))) for peer, gbps in alone.items()}
-    pace = {peer: paced(HEADROOM * gbps * 1.25e8) for peer, gbps in alone.items()}
-    seconds = [0.0]
-    for share in (4, 1):  # the first, smaller ones open the congestion windows
-        seconds = await asyncio.gather(
-            *(_transfer(stream, kind, size[peer] // share, pace[peer]) for peer, stream in streams.items())
-        )
-    gbps = sum(size.values()) * 8e-9 / max(*seconds, 1e-6)
+
+    async def carry(peer: str, stream: Stream) -> tuple[int, float]:
+        rate, told = alone[peer] * 1.25e8, stream.progress()
+        opening = max(OPENING_SECONDS, min(told.round_trip, ECHOES_SECONDS) if told is not None else 0.0)
+        sizes = [_bounded(rate * opening), _bounded(rate * FAN_SECONDS)]
+        return sizes[-1], (await _transfers(stream, kind, sizes, paced(HEADROOM * rate)))[-1]
+
+    carried = await asyncio.gather(*(carry(peer, stream) for peer, stream in streams.items()))
+    gbps = sum(size for size, _ in carried) * 8e-9 / max(1e-6, *(seconds for _, seconds in carried))
     return gbps if gbps < SHARED * sum(alone.values()) else None
+
+
+def _bounded(size: float) -> int:
+    return int(min(LAST_BYTES, max(FIRST_BYTES, size)))
 
 
 async def answer(stream: Stream, uplink: UplinkPacer) -> None:
@@ -160,6 +170,89 @@ async def answer(stream: Stream, uplink: UplinkPacer) -> None:
                 uplink.measured(stream.peer, request.gbps, request.round_trip, stream.way)
 
 
+def _is_counted(stream: Stream) -> bool:
+    """Whether the kernel tells how many bytes have come, and have got there."""
+    told = stream.progress()
+    return told is not None and told.delivered > 0 and told.received > 0
+
+
+async def _flows(there: Stream, back: Stream, beside: Stream, round_trip: float) -> tuple[float, float]:
+    """Return the Gbit/s to and from a peer, by one flow each way, the second after the first. None of the
+    streams is of use afterwards.
+
+    Args:
+        beside: a third stream, whose echoes tell of the queue on the way back.
+    """
+    queues: list[float] = []
+
+    async def look() -> None:
+        while True:
+            await write_message(beside, ProbeRequest(kind="echo", size=1))
+            queues.append(await _echo(beside) - round_trip)
+
+    sent = await _flow(there, "send", round_trip, there.queued)
+    await there.close()
+    looking = asyncio.create_task(look())
+    try:
+        received = await _flow(back, "fetch", round_trip, lambda: queues[-1] if queues else 0.0)
+    finally:
+        looking.cancel()
+        await asyncio.gather(looking, return_exceptions=True)
+    await back.close()  # what is still on its way is dropped
+    return sent * 8e-9, received * 8e-9
+
+
+async def _opened(plane: DataPlane, peers: Collection[str], stack: contextlib.AsyncExitStack) -> list[Stream]:
+    """Open a stream to each of `peers`, all at once; `stack` closes them.
+
+    Raises:
+        ConnectionError: one of them cannot be reached.
+    """
+    found = await asyncio.gather(*(plane.open(peer, PROBE) for peer in peers), return_exceptions=True)
+    streams = [one for one in found if not isinstance(one, BaseException)]
+    for stream in streams:
+        stack.push_async_callback(stream.close)
+    for failure in found:
+        if isinstance(failure, BaseException):
+            raise failure
+    return streams
+
+
+async def _flow(
+    stream: Stream, kind: Literal["send", "fetch"], round_trip: float, queued: Callable[[], float | None]
+) -> float:
+    """Return the bytes a second of a flow that is as fast as TCP lets it be, as this end's kernel counts them."""
+    rate, begun, before = SteadyRate(round_trip), time.perf_counter(), stream.progress()
+    await write_message(stream, ProbeRequest(kind=kind, size=LAST_BYTES))
+    moving = asyncio.create_task(_pour(stream, LAST_BYTES) if kind == "send" else _drain(stream, LAST_BYTES))
+    try:
+        while rate.rate is None and not moving.done():
+            await asyncio.wait([moving], timeout=LOOK_SECONDS)
+            told = stream.progress()
+            if told is None or before is None:
+                break
+            passed = told.delivered - before.delivered if kind == "send" else told.received - before.received
+            rate.came(time.perf_counter() - begun, passed, queued())
+        if moving.done():
+            moving.result()
+    finally:
+        moving.cancel()
+        await asyncio.wait([moving])
+    found = rate.mean if rate.rate is None else rate.rate
+    if found <= 0:
+        raise StreamClosed(f"nothing has come to, or from, {short(stream.peer)}")
+    return found
+
+
+def _told_round_trip(stream: Stream, known: float | None) -> float | None:
+    """Return the seconds of the fastest round trip while the stream was opened, as the kernel tells it; None: it does
+    not, the round trip is short, or training's data was on the way, as `_round_trip` sees it."""
+    told = stream.progress()
+    if told is None or not LONG_TRIP <= told.round_trip <= (DRAINED * known if known else DRAIN_SECONDS):
+        return None
+    return told.round_trip
+
+
 async def _round_trip(stream: Stream, known: float | None) -> float:
     """Return the seconds of the fastest of several echoes: what else a machine does can only add to them.
 
@@ -178,14 +271,18 @@ async def _fastest_echo(stream: Stream) -> float:
     seconds: list[float] = []
     for count in (FEW_ECHOES, MORE_ECHOES):
         await write_message(stream, ProbeRequest(kind="echo", size=count))
-        for _ in range(count):
-            begun = time.perf_counter()
-            await stream.write(_ECHO)
-            await stream.read(len(_ECHO))
-            seconds.append(time.perf_counter() - begun)
+        seconds += [await _echo(stream) for _ in range(count)]
         if sum(seconds) > ECHOES_SECONDS:
             break
     return min(seconds)
+
+
+async def _echo(stream: Stream) -> float:
+    """Return the seconds of one echo, which was asked for."""
+    begun = time.perf_counter()
+    await stream.write(_ECHO)
+    await stream.read(len(_ECHO))
+    return time.perf_counter() - begun
 
 
 async def _throughput(
@@ -203,12 +300,22 @@ async def _throughput(
 
 async def _transfer(stream: Stream, kind: Literal["send", "fetch"], size: int, pace: float) -> float:
     """Make one transfer; return the seconds that it took to come in, from its first piece on."""
-    await write_message(stream, ProbeRequest(kind=kind, size=size, pace=0.0 if math.isinf(pace) else pace))
+    return (await _transfers(stream, kind, [size], pace))[0]
+
+
+async def _transfers(stream: Stream, kind: Literal["send", "fetch"], sizes: Sequence[int], pace: float) -> list[float]:
+    """Make transfers of these sizes, one right behind the other; return the seconds that each took to come in, from its
+    first piece on."""
+    requests = [ProbeRequest(kind=kind, size=size, pace=0.0 if math.isinf(pace) else pace) for size in sizes]
     if kind == "fetch":
-        return await _swallow(stream, size)
+        for request in requests:
+            await write_message(stream, request)
+        return [await _swallow(stream, size) for size in sizes]
     stream.pace(pace)
-    await _pour(stream, size)
-    return (await read_message(stream, Swallowed)).seconds
+    for request in requests:
+        await write_message(stream, request)
+        await _pour(stream, request.size)
+    return [(await read_message(stream, Swallowed)).seconds for _ in sizes]
 
 
 async def _queued(stream: Stream, kind: Literal["send", "fetch"]) -> float | None:
@@ -230,6 +337,11 @@ async def _pour(stream: Stream, size: int) -> None:
     zeros = memoryview(bytes(BULK_BYTES))
     for piece in _pieces(size):
         await stream.write(zeros[:piece])
+
+
+async def _drain(stream: Stream, size: int) -> None:
+    for piece in _pieces(size):
+        await stream.read(piece)
 
 
 async def _swallow(stream: Stream, size: int) -> float:

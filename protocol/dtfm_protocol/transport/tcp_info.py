@@ -19,6 +19,9 @@ _RTT, _BYTES_ACKED, _MIN_RTT = slice(68, 72), slice(120, 128), slice(148, 152)
 _BUSY, _UNREAD, _UNWRITTEN = slice(168, 176), slice(176, 184), slice(184, 192)
 """Places of `tcpi_rtt` (u32, microseconds), `tcpi_bytes_acked` (u64), `tcpi_min_rtt` (u32), `tcpi_busy_time` (u64,
 microseconds), `tcpi_rwnd_limited` and `tcpi_sndbuf_limited` in `struct tcp_info` of <linux/tcp.h>."""
+_SENT_BYTES, _RECEIVED_BYTES, _SACKED, _RECEIVED = slice(16, 20), slice(20, 24), slice(28, 32), slice(152, 156)
+"""Places of `tcpi_snd_mss`, `tcpi_rcv_mss`, `tcpi_sacked` and `tcpi_data_segs_in` (all u32): bytes of a segment that is
+sent, and received; segments that have come behind a gap, and from the other end."""
 
 
 class TcpInfo:
@@ -61,11 +64,18 @@ def queued(connection: socket.socket) -> float | None:
 
 def progress(connection: socket.socket) -> BytesOnTheWay | None:
     """Return how far a connection's bytes have come; None: not known."""
-    values = _told(connection, _BYTES_ACKED, _BUSY, _UNREAD, _UNWRITTEN, _MIN_RTT)
+    sizes = _SENT_BYTES, _SACKED, _RECEIVED_BYTES, _RECEIVED
+    values = _told(connection, _BYTES_ACKED, _BUSY, _UNREAD, _UNWRITTEN, _MIN_RTT, *sizes)
     if values is None:
         return None
-    acknowledged, busy, unread, unwritten, round_trip = values
-    return BytesOnTheWay(acknowledged, max(0, busy - unread - unwritten) * 1e-6, round_trip * 1e-6)
+    acknowledged, busy, unread, unwritten, round_trip, sent, behind_gap, came, received = values
+    return BytesOnTheWay(
+        acknowledged,
+        max(0, busy - unread - unwritten) * 1e-6,
+        round_trip * 1e-6,
+        acknowledged + sent * behind_gap,
+        came * received,
+    )
 
 
 def _told(connection: socket.socket, *fields: slice) -> list[int] | None:

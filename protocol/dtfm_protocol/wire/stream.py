@@ -42,6 +42,10 @@ class BytesOnTheWay(NamedTuple):
     one to write."""
     round_trip: float
     """Seconds of the shortest round trip of late."""
+    delivered: int = 0
+    """Number of bytes that the other end has, those behind a gap too; 0: not known."""
+    received: int = 0
+    """About how many have come from there, those behind a gap too; 0: not known."""
 
 
 class Stream(Protocol):
