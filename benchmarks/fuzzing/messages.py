@@ -42,7 +42,7 @@ from dtfm_protocol.control.messages import (
     Topic,
 )
 from dtfm_protocol.control.messages import JOB as RESOLVED
-from dtfm_protocol.discovery.records import Limits, Link
+from dtfm_protocol.discovery.records import Limits, Link, Profile
 from dtfm_protocol.identity.ban import Ban
 from dtfm_protocol.identity.ban_ruling import BanRuling
 from dtfm_protocol.identity.envelope import read_body
@@ -55,6 +55,7 @@ from dtfm_protocol.plan.plan import Cost, Plan, Resume, Source
 from dtfm_protocol.plan.signed_commit import SignedCommit
 from dtfm_protocol.plan.voted_step import VotedStep
 from dtfm_protocol.schema import Schema
+from dtfm_protocol.view.view import LayerSeconds
 
 Reader = Callable[[str, Any], Any]
 _NUMBERS = count(1)
@@ -190,6 +191,10 @@ def _bodies(sides: Sides) -> dict[str, Schema]:
         ),
     )
     probed = ProbeResult(round=3, link=LINK, limits=Limits(up_gbps=1.0, down_gbps=2.0))
+    profile = Profile(
+        device="cpu", flops={"fp32": 1e11}, layer_seconds=LayerSeconds(forward=0.1, backward=0.2), memory_bytes=1e9,
+        addresses=(f"/ip4/192.0.2.1/tcp/7/p2p/{peers[0]}",), version="0.1", session="one",
+    )  # fmt: skip
     fan = Fan(centre=peers[0], gbps={peers[1]: (1.0, 2.0)})
     where: dict[str, Addresses] = {peer: (f"/ip4/192.0.2.1/tcp/7/p2p/{peer}",) for peer in peers}
     return {
@@ -207,7 +212,7 @@ def _bodies(sides: Sides) -> dict[str, Schema]:
         ),
         PROBE.name: ProbeRound(id=3, pairs=(peers,), fans=(fan,), addresses=where),
         ANSWERS.name: Answers(to=("one", "two"), session="three"),
-        PRESENCE.name: Presence(online=True, session="one"),
+        PRESENCE.name: Presence(online=True, session="one", profile=profile),
         CHALLENGE.name: Challenge(session="one"),
         REPORT.name: Report(
             session="one", state="training", plan_version=3, step=7, text="well", lost=(peers[1],), standing=standing,

@@ -113,6 +113,8 @@ class Daemon:
         self._session = secrets.token_hex(8)
         self._reporter = Reporter(self._session, folder / "status.json", display)
         self._inbox = Inbox(invite, self._me, display, self._reporter, self._session)
+        self._profile: Profile | None = None
+        """What this node offers; None before it was measured."""
         self._twin: str | None = None
         """The session of another daemon with this identity."""
         self._plan_loop: PlanLoop | None = None
@@ -289,6 +291,7 @@ class Daemon:
                     tasks.create_task(watch_for_wake(own_addresses, partial(_anew, control, publisher))),
                 ]
                 say_standing()
+                self._profile = profile
                 await control.publish(PRESENCE, self._presence())
                 following = tasks.create_task(plan_loop.follow())
                 background.append(
@@ -323,7 +326,12 @@ class Daemon:
         return ContributionKeeper(self._folder, self._me, self._invite.swarm, admission.coordinators, ask, told)
 
     def _presence(self) -> Presence:
-        return Presence(online=True, session=self._session, name=self._options.name, version=product_version())
+        profile = self._profile
+        if profile is not None and len(profile.model_dump_json()) > PRESENCE.limit // 2:
+            profile = None  # there is no room for it: it is looked up
+        return Presence(
+            online=True, session=self._session, name=self._options.name, version=product_version(), profile=profile
+        )
 
     def _waits(self, why: str) -> None:
         """Say why this node does not begin yet."""

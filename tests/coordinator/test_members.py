@@ -53,6 +53,22 @@ def ready(members: Members) -> list[str]:
     return [member.peer for member in members.ready()]
 
 
+def test_who_tells_its_profile_as_it_comes_need_not_be_looked_up() -> None:
+    members = Members()
+    members.seen("a", here().model_copy(update={"profile": PROFILE}))
+    members.reported("a", report())
+    assert members.unlisted() == {}
+    assert ready(members) == ["a"]
+
+
+def test_a_profile_of_another_session_is_not_believed() -> None:
+    members = Members()
+    members.seen("a", here("two").model_copy(update={"profile": PROFILE}))
+    members.reported("a", report("two"))
+    assert members.unlisted() == {"a": "two"}
+    assert ready(members) == []
+
+
 def test_a_name_stays_while_its_machine_is_away_and_goes_when_it_comes_without() -> None:
     members = Members()
     members.seen("a", here(name="Ann's PC"))

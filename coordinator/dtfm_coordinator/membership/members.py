@@ -97,6 +97,8 @@ class Members:
         member.session, member.online = presence.session, presence.online
         if presence.online:
             member.name, member.said_version = presence.name, presence.version
+            if presence.profile is not None and presence.profile.session == presence.session:
+                member.profile = presence.profile
 
     def reported(self, peer: str, report: Report) -> bool:
         """Take a report: the peer is there, whatever its presence said last. False if its session is over."""

@@ -19,7 +19,7 @@ from dtfm_protocol.bounds import (
     Time,
     Version,
 )
-from dtfm_protocol.discovery.records import MOST_NEIGHBOURS, Limits, Link, Measured
+from dtfm_protocol.discovery.records import MOST_NEIGHBOURS, Limits, Link, Measured, Profile
 from dtfm_protocol.identity.admission import MOST_AUTHORITIES
 from dtfm_protocol.identity.ban import Ban
 from dtfm_protocol.identity.ban_list import MOST_BANS, MOST_RULINGS
@@ -58,6 +58,8 @@ class Presence(Message):
     """What its person calls the machine; "": it has no name. Others may take the same."""
     version: ProductVersion = ""
     """Version of its program."""
+    profile: Profile | None = None
+    """What its machine can do, and where it is reached, as it publishes it, too; null: it is to be looked up there."""
 
 
 class Phase(Message):

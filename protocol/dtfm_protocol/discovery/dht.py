@@ -77,6 +77,8 @@ class HivemindDiscovery:
                 ensure_bootstrap_success=bool(bootstrap),
                 num_replicas=REPLICAS,
                 wait_timeout=TIMEOUTS.dht_answer,
+                # Of several doors some may be shut, and the others far.
+                bootstrap_timeout=TIMEOUTS.dht_joining if len(by_peer(bootstrap)) == 1 else None,
                 record_validator=MembersRecords(registry, identity, admission),
                 # A peer's newest record must be seen at once: a cached or half-replicated one would plan on the past.
                 cache_locally=False,

@@ -161,6 +161,9 @@ class Timeouts:
     dht_answer: float = 5.0
     """Limit of a DHT peer's answer: half a world away, over a line that is being measured, one takes longer than
     hivemind's 3 s; who takes longer than allowed is not asked again for a while."""
+    dht_joining: float = 0.5
+    """Time that the start waits, once the peer by which a DHT is entered has answered, until this one knows the others
+    near it: half a world away that takes seconds, and goes on meanwhile."""
     dht_greeting: float = 2.0
     """Limit of connecting to the DHT peers of an earlier life."""
 
