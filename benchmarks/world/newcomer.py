@@ -3,10 +3,14 @@
     python -m benchmarks.world.newcomer [--worlds home 5] [--nodes 4 8 16 32] [--runs 1]
         [--out benchmarks/results/newcomer.md]
 
+What was measured before lies beside the table, and stays in it: worlds and sizes may be measured one by one.
+
 All nodes but one have joined, have measured their links, and wait for as many as the coordinator wants; then the last
 one is started, from nothing. All are real programs, on emulated links, and compute at the pace of the devices that they
 stand for. Links of homes have their real rates, those of the world are divided as elsewhere. Seconds are from that
-command on, medians of the runs. Bytes are all that passes any link from the newcomer's first word until the plan is in
+command on, medians of the runs. Beside them stands by how much the rates of links that were measured are off, of which
+plans are made: what TCP's full packets carry of the rate that was asked for is true; the emulator itself carries some
+hundred Mbit/s at most. Bytes are all that passes any link from the newcomer's first word until the plan is in
 force, as the emulator counts them, and those to and from the newcomer alone: measuring is most of that. The memory of
 32 programs is about 12 GB; starting them takes two cores some minutes.
 """
@@ -14,25 +18,31 @@ force, as the emulator counts them, and those to and from the newcomer alone: me
 import argparse
 import asyncio
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
+from typing import Any
 
+import numpy as np
 from tests.harness.swarm import Swarm
 
 from benchmarks.joining import MARKS, marks_of, said_by
 from benchmarks.runs import machine
-from benchmarks.tables import keep, markdown, show
+from benchmarks.tables import keep, markdown, show, values, values_with
 from benchmarks.world.paced import World, without_hystart
 from benchmarks.world.worlds import home_world, paper_world
+from dtfm_lab.emulation.accuracy import PAYLOAD
 from dtfm_lab.emulation.emulated_network import Counts, EmulatedNetwork
+from dtfm_lab.emulation.wiring import Wiring
+from dtfm_protocol.view.view import GBIT, View
 
 DEADLINE = 900.0
 AT_ONCE = 4
 """Nodes that are started at the same time: more would only wait for the processors."""
 HEADINGS = (
     "world", "nodes", "has entered", "device measured", "links measured", "plan in force", "first step",
-    "MB in all", "MB of the newcomer", "takes part",
+    "MB in all", "MB of the newcomer", "takes part", "rates known", "off by, median", "95 %",
 )  # fmt: skip
 
 
@@ -47,6 +57,8 @@ class Joined:
     own: int
     """Bytes of all links, and of those of the newcomer."""
     takes_part: bool
+    off: tuple[float, ...]
+    """By what share each measured link's rate is off, either way."""
 
 
 async def run(world: World) -> Joined:
@@ -58,12 +70,13 @@ async def run(world: World) -> Joined:
             job.write_text(world.job_text, encoding="utf-8")
             swarm.coordinator.within = lab.within(nodes)
             await swarm.serve(job, "--announce", lab.address(nodes), "--min-nodes", nodes, listen="0.0.0.0")
-            turn = asyncio.Semaphore(AT_ONCE)
+            turn, numbers = asyncio.Semaphore(AT_ONCE), dict[str, int]()
 
             async def join(number: int) -> None:
                 async with turn:
                     node = await swarm.join("--pace", _pace(world, number), within=lab.within(number))
                     await swarm.until(lambda: swarm.peer_of(node), f"node {number} has joined", DEADLINE)
+                    numbers[swarm.peer_of(node)] = number
 
             async with asyncio.TaskGroup() as joining:
                 for number in range(nodes - 1):
@@ -79,12 +92,23 @@ async def run(world: World) -> Joined:
             await swarm.until(lambda: swarm.step >= 1, "the first step is done", DEADLINE)
             marks = *marks_of(last, (*MARKS[1:4], {"phase": "training"})), float(swarm.rows()[0]["at"])
             takes_part = '"state": "starting"' in last.said()
+            numbers[swarm.peer_of(last)] = nodes - 1
+            off = tuple(_off(world.wiring(), View.load(swarm.coordinator.folder / "view.json"), numbers))
     total, own = _spent(before, after, None), _spent(before, after, nodes - 1)
-    return Joined(tuple(at - begun for at in marks), total, own, takes_part)
+    return Joined(tuple(at - begun for at in marks), total, own, takes_part, off)
 
 
 def _pace(world: World, number: int) -> str:
     return f"{world.pace(number) / 1e9:.9f}"
+
+
+def _off(wiring: Wiring, view: View, numbers: dict[str, int]) -> Iterator[float]:
+    """Yield by what share the rate of each link that was measured is off."""
+    for row, sender in enumerate(view.ids):
+        for column, receiver in enumerate(view.ids):
+            found = view.bandwidth_gbps[row, column] * GBIT
+            if row != column and found > 0:  # neither unknown nor tried in vain
+                yield abs(found / (wiring.path_rate(numbers[sender], numbers[receiver]) * PAYLOAD) - 1)
 
 
 def _spent(before: Counts, after: Counts, host: int | None) -> int:
@@ -97,7 +121,9 @@ def row(world: World, runs: list[Joined]) -> tuple[str, ...]:
     marks = [f"{median(seconds):.1f}" for seconds in zip(*(one.marks for one in runs), strict=True)]
     sizes = (median(one.total for one in runs), median(one.own for one in runs))
     part = f"{sum(one.takes_part for one in runs)} of {len(runs)}"
-    return world.name, str(len(world.view.ids)), *marks, *(f"{size / 1e6:.1f}" for size in sizes), part
+    off = [share for one in runs for share in one.off]
+    errors = str(len(off)), *(f"{np.percentile(off, percent):.1%}" for percent in (50, 95))
+    return world.name, str(len(world.view.ids)), *marks, *(f"{size / 1e6:.1f}" for size in sizes), part, *errors
 
 
 def chosen(name: str, nodes: int) -> World:
@@ -113,18 +139,25 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("--out", type=Path, help="where to keep the table")
     options = parser.parse_args()
-    here, rows = machine(), []
+    kept = values(options.out)
     for name in options.worlds:
         for nodes in options.nodes:
-            world = chosen(name, nodes)
-            rows.append(row(world, [asyncio.run(run(world)) for _ in range(options.runs)]))
-            print(" | ".join(rows[-1]), flush=True)
+            here, world = machine(), chosen(name, nodes)
+            cells = row(world, [asyncio.run(run(world)) for _ in range(options.runs)])
+            print(" | ".join(cells), flush=True)
+            kept |= values_with(options.out, f"{name} {nodes}", [options.runs, here, *cells])
+            write(options.out, kept)
+
+
+def write(out: Path | None, kept: dict[str, list[Any]]) -> None:
+    """Show what was measured, and keep the table."""
     title = "Seconds from `dtfm-node join` to the first step, on emulated links"
-    show(title, HEADINGS, rows)
-    command = "python -m benchmarks.world.newcomer --worlds {} --nodes {} --runs {}".format(
-        " ".join(options.worlds), " ".join(map(str, options.nodes)), options.runs
-    )
-    keep(options.out, "Newcomers", command, [f"Machine: {here}.\n", markdown(title, HEADINGS, rows)])
+    ordered = [kept[key] for key in sorted(kept, key=lambda key: (not key.startswith("home"), int(key.split()[1])))]
+    rows = [(*cells, str(runs)) for runs, _, *cells in ordered]
+    show(title, (*HEADINGS, "runs"), rows)
+    machines = "; ".join(dict.fromkeys(here.rpartition("; load")[0] for _, here, *_ in ordered))
+    said = [f"Machine: {machines}.\n", markdown(title, (*HEADINGS, "runs"), rows)]
+    keep(out, "Newcomers", "python -m benchmarks.world.newcomer", said)
 
 
 if __name__ == "__main__":
