@@ -275,5 +275,27 @@ async def test_the_kernel_tells_how_far_bytes_have_come_and_a_slow_reader_is_no_
             after = stream.progress()
             assert after is not None
             assert after.acknowledged - before.acknowledged >= size
+            assert after.delivered - before.delivered >= size
             assert after.busy - before.busy < time.monotonic() - begun - 0.5
             assert 0 < after.round_trip < PATIENCE
+
+
+async def test_bytes_that_come_in_many_small_segments_are_counted_once() -> None:
+    """Whoever sends them seems to be no faster than it is."""
+
+    async def drip(stream: Stream) -> None:
+        for _ in range(100):
+            await stream.write(b"x")
+            await stream.read(1)
+
+    async with two_peers() as (a, b):
+        await b.serve("drip", drip)
+        async with opened(a, b.peer_id, "drip") as stream:
+            before = stream.progress()
+            for _ in range(100):
+                await stream.read(1)
+                await stream.write(b"y")
+            after = stream.progress()
+            assert before is not None
+            assert after is not None
+            assert 100 <= after.received - before.received < 100 * 100

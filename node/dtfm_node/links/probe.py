@@ -237,7 +237,7 @@ async def _flow(
             moving.result()
     finally:
         moving.cancel()
-        await asyncio.wait([moving])
+        await asyncio.gather(moving, return_exceptions=True)
     found = rate.mean if rate.rate is None else rate.rate
     if found <= 0:
         raise StreamClosed(f"nothing has come to, or from, {short(stream.peer)}")
