@@ -5,8 +5,8 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Annotated, Literal
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -27,6 +27,11 @@ LONG_TRIP = 0.02
 beside that, and echoes would take several more), and one flow each way tells the rates."""
 LOOK_SECONDS = 0.02
 """Pause between two looks at how far a flow is."""
+FLOW_STREAMS = 4
+"""Streams for flows: one each way, one for a flow that is made again, one for echoes."""
+ALIKE = 4.0
+"""Ratio of the rates of two flows up to which acknowledgements of the faster one, 52 bytes for two packets, take less
+than a tenth from the slower one."""
 DRAINED, DRAIN_SECONDS = 2.0, 10.0
 """A round trip that takes so many times what it took before is behind what training has left on the way: for so long it
 is waited for."""
@@ -82,14 +87,13 @@ async def probe(plane: DataPlane, peer: str, uplink: UplinkPacer, *, quick: bool
     """
     async with contextlib.AsyncExitStack() as stack:
         stack.enter_context(uplink.measuring(peer))
-        stream, *flows = await _opened(plane, (peer,) * (4 if quick else 1), stack)
+        stream, *flows = await _opened(plane, (peer,) * (1 + FLOW_STREAMS if quick else 1), stack)
         known = uplink.round_trip(peer, stream.way)
         told = _told_round_trip(stream, known) if quick else None
         round_trip = await _round_trip(stream, known) if told is None else told
         least = round_trip if known is None else min(round_trip, known)
         if told is not None and _is_counted(stream):
-            there, back, beside = flows
-            sent, received = await _flows(there, back, beside, least)
+            sent, received = await _flows(flows, least)
         else:
             sent = await _throughput(stream, "send", least, again=known is not None, quick=quick)
             received = await _throughput(stream, "fetch", least, again=known is not None, quick=quick)
@@ -176,30 +180,51 @@ def _is_counted(stream: Stream) -> bool:
     return told is not None and told.delivered > 0 and told.received > 0
 
 
-async def _flows(there: Stream, back: Stream, beside: Stream, round_trip: float) -> tuple[float, float]:
-    """Return the Gbit/s to and from a peer, by one flow each way, the second after the first. None of the
-    streams is of use afterwards.
+async def _flows(streams: Sequence[Stream], round_trip: float) -> tuple[float, float]:
+    """Return the Gbit/s to and from a peer, by one flow each way, both at once.
+
+    Acknowledgements of the faster one take from the slower one, which is therefore measured again where they are far
+    from alike.
 
     Args:
-        beside: a third stream, whose echoes tell of the queue on the way back.
+        streams: `FLOW_STREAMS` of them to the peer, of no use afterwards.
     """
-    queues: list[float] = []
+    there, back, again, beside = streams
+    queues = [0.0]
 
     async def look() -> None:
         while True:
             await write_message(beside, ProbeRequest(kind="echo", size=1))
             queues.append(await _echo(beside) - round_trip)
 
-    sent = await _flow(there, "send", round_trip, there.queued)
-    await there.close()
+    def queued() -> float:
+        return queues[-1]
+
     looking = asyncio.create_task(look())
     try:
-        received = await _flow(back, "fetch", round_trip, lambda: queues[-1] if queues else 0.0)
+        sent, received = await _both(
+            _flow(there, "send", round_trip, there.queued), _flow(back, "fetch", round_trip, queued)
+        )
+        if sent * ALIKE < received:
+            sent = await _flow(again, "send", round_trip, again.queued)
+        elif received * ALIKE < sent:
+            received = await _flow(again, "fetch", round_trip, queued)
     finally:
         looking.cancel()
         await asyncio.gather(looking, return_exceptions=True)
-    await back.close()  # what is still on its way is dropped
     return sent * 8e-9, received * 8e-9
+
+
+async def _both(one: Coroutine[Any, Any, float], other: Coroutine[Any, Any, float]) -> tuple[float, float]:
+    """Do both at once; where one fails, the other is given up."""
+    tasks = asyncio.create_task(one), asyncio.create_task(other)
+    try:
+        first, second = await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    return first, second
 
 
 async def _opened(plane: DataPlane, peers: Collection[str], stack: contextlib.AsyncExitStack) -> list[Stream]:
@@ -238,6 +263,7 @@ async def _flow(
     finally:
         moving.cancel()
         await asyncio.gather(moving, return_exceptions=True)
+        await stream.close()  # what is still on its way is dropped
     found = rate.mean if rate.rate is None else rate.rate
     if found <= 0:
         raise StreamClosed(f"nothing has come to, or from, {short(stream.peer)}")
