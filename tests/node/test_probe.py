@@ -168,6 +168,13 @@ async def test_one_flow_each_way_tells_what_a_link_carries_by_the_kernels_counts
     """On this machine links have no delay, and only what a peer allows itself to send limits one."""
     monkeypatch.setattr(probe, "LONG_TRIP", 0.0)
     monkeypatch.setattr(probe, "_throughput", None)
+    flow, made = probe._flow, list[str]()
+
+    async def noted(stream: Stream, kind: Any, *given: Any) -> float:
+        made.append(kind)
+        return await flow(stream, kind, *given)
+
+    monkeypatch.setattr(probe, "_flow", noted)
     world, ours, theirs, caps = World(), UplinkPacer(), UplinkPacer(), TrafficCaps(RateCap(2e6), RateCap())
     async with asyncio.timeout(PATIENCE), world.peer(ALICE, caps=caps) as a, world.peer(BOB) as b:
         await b.serve(probe.PROBE, lambda stream: probe.answer(stream, theirs))
@@ -177,6 +184,7 @@ async def test_one_flow_each_way_tells_what_a_link_carries_by_the_kernels_counts
     assert link.sent_gbps == pytest.approx(caps.up.gbps, rel=0.2)
     assert link.received_gbps > 10 * link.sent_gbps
     assert theirs.pace(a.peer_id) > 10 * ours.pace(b.peer_id)
+    assert made == ["send", "fetch", "send"], "the slower one again, alone"
 
 
 async def test_a_round_trip_alone_moves_no_data_and_holds_up_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
