@@ -97,7 +97,7 @@ class Members:
         member.session, member.online = presence.session, presence.online
         if presence.online:
             member.name, member.said_version = presence.name, presence.version
-            if presence.profile is not None and presence.profile.session == presence.session:
+            if presence.profile is not None:
                 member.profile = presence.profile
 
     def reported(self, peer: str, report: Report) -> bool:
