@@ -187,6 +187,24 @@ async def test_one_flow_each_way_tells_what_a_link_carries_by_the_kernels_counts
     assert made == ["send", "fetch", "send"], "the slower one again, alone"
 
 
+@pytest.mark.parametrize(("way", "streams"), [("direct", 5), ("punched", 1), ("relayed", 1)])
+async def test_where_streams_take_long_to_open_one_does(
+    monkeypatch: pytest.MonkeyPatch, way: Any, streams: int
+) -> None:
+    network, opened = MemoryNetwork(), list[str]()
+    await answering(network)
+    plane = MemoryDataPlane(network, "me")
+    plane.ways["other"], opens = way, plane.open
+
+    async def noted(peer: str, service: str) -> MemoryStream:
+        opened.append(peer)
+        return await opens(peer, service)
+
+    monkeypatch.setattr(plane, "open", noted)
+    await probe.probe(plane, "other", UplinkPacer(), quick=True)
+    assert opened == ["other"] * streams
+
+
 async def test_a_round_trip_alone_moves_no_data_and_holds_up_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, network = Clock(), MemoryNetwork()
     monkeypatch.setattr(probe, "time", clock)
