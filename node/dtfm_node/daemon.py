@@ -33,9 +33,12 @@ from dtfm_node.links import probe
 from dtfm_node.links.pacing import UplinkPacer
 from dtfm_node.links.publisher import Publisher
 from dtfm_node.node_options import NodeOptions
+from dtfm_node.runner.ahead_fetch import AheadFetch
+from dtfm_node.runner.plan_check import spare_memory
 from dtfm_node.runner.plan_loop import PlanLoop
 from dtfm_node.runner.plan_worker import PlanWorker
 from dtfm_node.runner.promise_store import PromiseStore
+from dtfm_node.state.ahead_giving import AheadGiver
 from dtfm_node.state.checkpointer import Checkpointer
 from dtfm_node.state.disk_budget import DiskBudget, most_disk
 from dtfm_node.state.inventory import Inventory
@@ -57,6 +60,7 @@ from dtfm_protocol.identity.envelope import Post
 from dtfm_protocol.identity.invite import Invite
 from dtfm_protocol.identity.keys import Identity, short
 from dtfm_protocol.identity.signer import Signer
+from dtfm_protocol.job.resolved_job import ResolvedJob
 from dtfm_protocol.model.model_sizes import model_sizes
 from dtfm_protocol.open_planes import open_planes
 from dtfm_protocol.process.freshness_files import FreshnessFile, message_counter
@@ -253,7 +257,10 @@ class Daemon:
             keeping = Checkpointer.running(plane, uplink, snapshots, most_bytes, signer)
             async with keeping as checkpointer, asyncio.TaskGroup() as tasks:
                 self._inbox.when_kept(checkpointer.confirm)
-                await plane.serve(STATE, self._unless_paused(lambda stream: serve_state(stream, holdings)))
+                spare = partial(self._spare_memory, job, profile)
+                giver = AheadGiver(holdings, uplink, machine.compute, spare)
+                give = self._unless_paused(lambda stream: serve_state(stream, holdings, giver.give))
+                await plane.serve(STATE, give)
                 publisher = Publisher(plane, planes.discovery, registry, profile, uplink)
                 promise_store = PromiseStore(
                     self._folder / "promise.json", holdings, self._reporter, lambda: self._inbox.heard.call
@@ -273,6 +280,16 @@ class Daemon:
                     signer,
                     profile.host_bytes,
                 )
+                ahead_fetch = AheadFetch(
+                    job,
+                    plane,
+                    holdings,
+                    self._reporter,
+                    lambda: self._inbox.plan,
+                    spare,
+                    giver.serve,
+                    worker.fetch_files,
+                )
                 await worker.listen()
                 plan_loop = PlanLoop(self._inbox, worker, promise_store, holdings, checkpointer, self._reporter)
                 self._plan_loop = plan_loop
@@ -284,6 +301,7 @@ class Daemon:
                 background = [
                     tasks.create_task(publisher.refresh()),
                     tasks.create_task(publisher.measure(self._inbox.rounds, self._reporter)),
+                    tasks.create_task(ahead_fetch.run(self._inbox.comings)),
                     tasks.create_task(self._reporter.run(control)),
                     tasks.create_task(plane.watch()),
                     tasks.create_task(worker.prepare()),
@@ -316,6 +334,13 @@ class Daemon:
                 for task in background:
                     task.cancel()
             await self._reporter.send(control)
+
+    def _spare_memory(self, job: ResolvedJob, profile: Profile) -> float:
+        """Return the bytes of memory that this machine offers and the newest plan does not ask for."""
+        plan = self._inbox.plan
+        if plan is None:
+            return 0.0
+        return spare_memory(job, plan, self._me, profile.memory_bytes, profile.host_bytes)
 
     def _contribution(self, admission: Admission) -> ContributionKeeper:
         ask = partial(DeskClient(self._invite, self._identity, admission).contribution, self._timeouts.contribution)

@@ -63,7 +63,10 @@ def peer_moves(state: State, peer: Peer, setting: Setting, rule: Rule) -> Iterat
     if peer.served is not None and peer.phase != "sealed":
         if setting.stalls and not all(other.up for other in trainers(state.peers, peer.served)):
             yield (peer.name, "stalls"), _put(state, drive(peer._replace(phase="sealed"), ServingEnded(), _do))
-        yield from _work(state, peer, setting.steps)
+        yield from _work(state, peer, setting.steps, rule)
+    if setting.ahead:
+        for what, after in _given_ahead(peer, state.peers):
+            yield what, state.put(after)
 
 
 @remembered
@@ -117,10 +120,26 @@ def _do(peer: Peer, action: FollowerAction) -> tuple[Peer, list[FollowerEvent]]:
     return peer, []
 
 
-def _work(state: State, peer: Peer, steps: int) -> Iterator[Move[State]]:
+@remembered
+def _given_ahead(peer: Peer, peers: tuple[Peer, ...]) -> tuple[tuple[Words, Peer], ...]:
+    """What a peer is after another one has given it what it trains, or something else in its place."""
+    found = list[tuple[Words, Peer]]()
+    for other in peers:
+        live = other.memory.live
+        if other is peer or not other.up or other.phase != "training" or live is None or not live.mark.step:
+            continue
+        truly = Part(live.layers, live.mark, live.history)
+        for what, part in (("the state of", truly), ("a lie of", truly._replace(history=live.history[:-1]))):
+            if part != peer.memory.ahead:
+                after = peer._replace(memory=peer.memory._replace(ahead=part))
+                found.append(((peer.name, "is given ahead", what, other.name), only(after)))
+    return tuple(found)
+
+
+def _work(state: State, peer: Peer, steps: int, rule: Rule) -> Iterator[Move[State]]:
     live = peer.memory.live
     if peer.phase == "loading":
-        ready = _loaded(peer, state.peers, state.kept)
+        ready = _loaded(peer, state.peers, state.kept, rule)
         if ready is not None:
             yield (peer.name, "has loaded"), _voted(state, ready)
     elif peer.phase == "training" and live is not None and live.prepared is None:
@@ -156,7 +175,7 @@ def _went_on(peer: Peer) -> Peer:
 
 
 @remembered
-def _loaded(peer: Peer, peers: tuple[Peer, ...], kept: Kept) -> Peer | None:
+def _loaded(peer: Peer, peers: tuple[Peer, ...], kept: Kept, rule: Rule) -> Peer | None:
     """What a peer is when it has loaded what its plan begins with, if its own memory and the sources that are there
     have all of it."""
     plan, memory = peer.served, peer.memory
@@ -169,7 +188,9 @@ def _loaded(peer: Peer, peers: tuple[Peer, ...], kept: Kept) -> Peer | None:
         found = next((part for part in there if part.covers(layer)), None)
         if found is None:
             return None
-        history = found.history
+        ahead = memory.ahead
+        is_ahead = ahead is not None and ahead.covers(layer) and ahead.mark.step == resume.mark.step
+        history = ahead.history if ahead is not None and is_ahead and rule.serves(ahead, found) else found.history
     loaded = Part(layers, resume.mark, history, resume.commit.signature if resume.commit is not None else None)
     return only(peer._replace(phase="ready", memory=memory._replace(held=memory.held._replace(coming=loaded))))
 

@@ -8,7 +8,7 @@ from dtfm_node.engine.step_arbiter import Arbiter
 from dtfm_node.runner.follower import Follower
 from dtfm_protocol.plan.lineage import Chain
 from dtfm_protocol.plan.signed_commit import SignedCommit
-from tests.coordinator.commit_state import Layout, MadePlan, Memory, Shown, is_signed, voted
+from tests.coordinator.commit_state import Layout, MadePlan, Memory, Part, Shown, has_the_hash, is_signed, voted
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,6 +23,8 @@ class Rule:
     plan: type[MadePlan] = MadePlan
     is_signed: Callable[[SignedCommit, str], bool] = is_signed
     voted: Callable[[Shown, Chain], int] = voted
+    serves: Callable[[Part, Part], bool] = has_the_hash
+    """Whether what a peer was given ahead serves in place of what a source has."""
 
 
 THE_RULE = Rule()
@@ -58,5 +60,7 @@ class Setting:
     later: int = 0
     """Versions beyond `versions` that a coordinator may call for whose disk was put back to what it had when the first
     plan began; 0: no disk of a coordinator is."""
+    ahead: bool = False
+    """Whether peers may be given ahead, at any time, what another one trains, and be lied to with that."""
     restores: bool = False
     """Whether a peer that crashes may come back with the disk that it had when the first plan began."""

@@ -134,10 +134,17 @@ class Part(NamedTuple):
         return self.layers[0] <= layer < self.layers[1]
 
 
+def has_the_hash(ahead: Part, source: Part) -> bool:
+    """Whether what a peer was given ahead is what a source has."""
+    return ahead.history == source.history
+
+
 class Memory(NamedTuple):
     """What a peer has in memory, and what becomes of it: see `Inventory` and `TrainingStage`."""
 
     held: HeldStates[Part] = HeldStates()
+    ahead: Part | None = None
+    """What it was given ahead: see `AheadCopy`."""
     entered: MadePlan | None = None
     """The last plan that was trained under, if memory reaches back to that."""
     pace: Mark | None = None
@@ -172,7 +179,7 @@ class Memory(NamedTuple):
         coming, live = self.held.coming, self.live
         assert coming is not None
         held = self.held._replace(live=live._replace(prepared=None)) if live is not None else self.held
-        return self._replace(held=held.enter(coming, plan.resume.mark), entered=plan, pace=None)
+        return self._replace(held=held.enter(coming, plan.resume.mark), ahead=None, entered=plan, pace=None)
 
     def prepare(self, mark: Mark) -> Self:
         """The gradients are reduced."""

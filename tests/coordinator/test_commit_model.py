@@ -18,7 +18,8 @@ In every state that can be reached, with peers and coordinators that die at any 
 5. the job can still be done, as long as another plan may be called for;
 6. a new plan goes on from a state that leads on, one that the plans before it have led to, and from nothing that its
    sources were never given; peers that lie of what they hold, alone or together, change nothing of that;
-7. all peers that compute a step of a plan do so by the same durations, the plan's own or those of one commit: orders of
+7. what a peer was given ahead of its plan counts only where it is what a source of that plan has;
+8. all peers that compute a step of a plan do so by the same durations, the plan's own or those of one commit: orders of
    unlike durations may wait for each other in a circle.
 
 What the third one does not say, as `resume_from` does not: a step that only somebody who does not answer has applied is
@@ -79,6 +80,8 @@ PAIR = (("A", "B"),)
 UNEQUAL = (("A", "D"), ("B",))
 """Two stages, two replicas and one."""
 A, B, D = (("A",),), (("B",),), (("D",),)
+PAIR_WITH_NEW = (("A", "D"),)
+"""One stage, with a replica that was none before."""
 
 SPARES = tuple(f"spare {number}" for number in range(10))
 
@@ -86,6 +89,10 @@ PUT_BACK = Setting(("A", "B"), PAIR, (A,), versions=2, later=1, steps=1, outages
 """A coordinator's disk that is put back to what it was when the first plan began."""
 PUT_BACK_WITH_STAGES = Setting(("A", "B"), TWO, (SWAPPED,), versions=2, later=1, steps=2, outages=1)
 PUT_BACK_AND_PASSED = Setting(("A", "D"), A, (D,), versions=2, later=1, steps=1, outages=1)
+
+AHEAD = Setting(("A", "D"), A, (PAIR_WITH_NEW,), versions=3, steps=1, crashes=1, ahead=True, all_answer=True)
+"""A newcomer is given the state while the other one trains, and takes a part of the work."""
+AHEAD_OF_ALL = Setting(("A", "D"), A, (PAIR_WITH_NEW, D), steps=2, crashes=1, ahead=True, all_answer=True)
 
 HOLDS = {
     "stages that change hands, twice": Setting(("A", "B"), TWO, (SWAPPED,), versions=3, steps=1),
@@ -115,9 +122,11 @@ HOLDS = {
     "two coordinators that hear promises of peers who then vanish": Setting(
         ("A", "B"), PAIR, (B,), versions=3, steps=0, coordinators=("C", "X")
     ),
+    "a newcomer that is given ahead what it is to train, or a lie": AHEAD,
+    "a newcomer that is given ahead all of two steps, or a lie": AHEAD_OF_ALL,
     "a disk from before a promise": Setting(("A", "B"), PAIR, (PAIR,), steps=1, crashes=1, restores=True),
 }
-"""By what is peculiar to it. Together some 930,000 states."""
+"""By what is peculiar to it. Together some 1,000,000 states."""
 QUICK = frozenset(
     {
         "a replica that claims a newer state",
@@ -275,6 +284,11 @@ def takes_no_proof(shown: Shown, chain: Chain) -> int:
     return 0
 
 
+def believes_what_is_ahead(ahead: Part, source: Part) -> bool:
+    """What was given ahead counts as it is, if it is of that step."""
+    return True
+
+
 class Unaware(Follower):
     """Does not know that a process which was started anew has lost what it held for the plan that it had taken."""
 
@@ -324,6 +338,11 @@ NEEDED: dict[str, tuple[Rule, Setting, str]] = {
         Rule(memory=KeepsItsPace),
         Setting(("A", "B"), TWO, (TWO,), steps=1),
         "unlike durations",
+    ),
+    "a hash of what was given ahead": (
+        Rule(serves=believes_what_is_ahead),
+        AHEAD,
+        "is two states|has the history",
     ),
     "no plan older than the promise": (
         Rule(follower=Hasty),

@@ -20,6 +20,7 @@ from dtfm_protocol.checkpoint.transfers import (
     Catalogue,
     Deposit,
     HandIn,
+    Parcel,
     Receipt,
     TransferReply,
     WantCatalogue,
@@ -44,9 +45,9 @@ FILE = Path(__file__).with_suffix(".json")
 ROOTS: tuple[type[BaseModel], ...] = (
     *(topic.schema for topic in TOPICS.values()), Entry, EnrolmentAnswer, EnrolmentRequest, _Outer, _Payload, Invite,
     Hello, StepReceipts, CastVotes, WantReceipts, WantVotes, ProbeRequest, Queued, Swallowed, Catalogue, Deposit,
-    HandIn, Receipt, TransferReply, WantCatalogue, WantPiece, WantShard, Commit, Vote, MemberNews, OutsideAddress,
-    Endpoint, ReachedAt, ContributionRecord, ContributionStatement, DeskAnswer, DeskRequest, ModelFile, OfferedModel,
-    WantPart,
+    HandIn, Parcel, Receipt, TransferReply, WantCatalogue, WantPiece, WantShard, Commit, Vote, MemberNews,
+    OutsideAddress, Endpoint, ReachedAt, ContributionRecord, ContributionStatement, DeskAnswer, DeskRequest, ModelFile,
+    OfferedModel, WantPart,
 )  # fmt: skip
 """What is sent; what it is made of follows from that."""
 GROWING = frozenset({"ResolvedJob", "Training", "Evaluation", "Planning", "Checkpointing", "Corpus", "Plan"})

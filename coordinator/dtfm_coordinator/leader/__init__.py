@@ -10,6 +10,7 @@
   they find
 - `measured_plans`: making of plans on estimates: the links of each are measured, and where they are others than was
   thought it is made anew
+- `moving_ahead`: moving of state ahead of a better plan, while the one in force is trained on
 - `new_layout`: making of a new layout: who is there, how they are connected, and the best layout for them
 - `next_plan`: making of the next plan: a layout, and where it goes on from
 - `plan_watch`: watch over the plan in force: what would make another plan better, or end this one

@@ -44,7 +44,7 @@ class Comparison:
         self._state, self._watch, self._layout_maker, self._driver = state, watch, layout_maker, driver
         self._rows, self._say, self._horizon = rows, say, horizon
         self._events = events
-        self._is_urgent = False
+        self.is_urgent = False
         """Whether the layout that was found last is to come at once, as a link fails."""
 
     async def better(self, plan: Plan, change: Change) -> Plan | None:
@@ -60,11 +60,11 @@ class Comparison:
             return bool(self._watch.broken(plan))
 
         horizon = self._watch.horizon(change)
-        self._is_urgent = False
+        self.is_urgent = False
         failing = self._watch.failing() if change.passing == "links" else {}
         if failing:
             found = await self._around(failing, plan, change, horizon, broken)
-            self._is_urgent = found is not None
+            self.is_urgent = found is not None
             if found is not None:
                 return found
             if not failing.keys() <= self._watch.failing().keys():
@@ -147,7 +147,7 @@ class Comparison:
     async def patience(self, plan: Plan, found: Plan) -> float:
         """Return the seconds for which a step under way is waited for at most, on the way from `plan` to the layout
         that was `found` last; infinite: for as long as usual."""
-        if not self._is_urgent or found.cost is None:
+        if not self.is_urgent or found.cost is None:
             return math.inf
         present = await self._layout_maker.step_seconds(plan)
         return step_patience(self._state.step_seconds(), present, found.cost.total)

@@ -13,6 +13,7 @@ from pathlib import Path
 from dtfm_coordinator.leader.comparison import Comparison
 from dtfm_coordinator.leader.job_amender import JobAmender
 from dtfm_coordinator.leader.lead_context import LeadContext
+from dtfm_coordinator.leader.moving_ahead import MovingAhead, lacking
 from dtfm_coordinator.leader.new_layout import LayoutMaker
 from dtfm_coordinator.leader.next_plan import event_of, next_plan
 from dtfm_coordinator.leader.plan_watch import Change, Failed, PlanWatch
@@ -143,6 +144,7 @@ class Controller:
             state, self._watch, self._layout_maker, self._driver, self._rows, self._say,
             horizon=lambda: context.planner.horizon, events=partial(event_log.read, context.folder),
         )  # fmt: skip
+        self._moving_ahead = MovingAhead(context, state)
         self._spare_measuring = SpareMeasuring(
             state, context.planner, self._layout_maker, lambda: self._comparison.standstill(Change(""))
         )
@@ -320,6 +322,8 @@ class Controller:
                     stays = "the work stays divided as it is: nothing better is known for the machines that are here"
                     self._owner.answer_all(PlanWanted, stays)
                 return
+            if not await self._moved_ahead(before, found):
+                return
             await self._say("planning", f"{change.why}: {found.reason}")
             patience = await self._comparison.patience(before, found)
             called_at, version = time.time(), await self._driver.call(gently=patience > 0, patience=patience)
@@ -349,6 +353,24 @@ class Controller:
         await self._say("training", f"plan {plan.version} from step {event.step}{event.said}: {plan.reason}")
         for kind in (PlanWanted, Resumed):
             self._owner.answer_all(kind, begun_in_words(plan, event.step))
+
+    async def _moved_ahead(self, before: Plan, layout: Plan) -> bool:
+        """Have the peers of `layout` fetch ahead what they lack for it, while `before` is trained on; whether it is
+        still to follow."""
+        members = self._state.members
+        if self._comparison.is_urgent or members.leaving(before.peers) or not lacking(before, layout):
+            return True  # who leaves waits for no longer than it must
+
+        def is_off() -> bool:
+            """Whether something else is to be done first."""
+            is_due = self._standstill.is_wanted or self._watch.broken(before) or self._is_to_be_mended(before)
+            return bool(is_due or members.leaving(before.peers))
+
+        await self._moving_ahead.move(before, layout, unless=is_off)
+        if is_off() or not set(layout.peers) <= {member.peer for member in members.ready()}:
+            self._watch.forget()
+            return False
+        return True
 
     def _is_to_be_mended(self, plan: Plan) -> bool:
         """Whether training is said to have diverged, and the owner has asked for other values with which to go on."""

@@ -50,6 +50,8 @@ class Inbox:
             session: random text of this run of the node, with which it challenges coordinators.
         """
         self.rounds: asyncio.Queue[ProbeRound] = asyncio.Queue()
+        self.comings: asyncio.Queue[ProbeRound] = asyncio.Queue()
+        """Rounds with a layout that is to come."""
         self.changed = asyncio.Event()
         """Event that is set whenever a coordinator has said something new; whoever waits clears it."""
         self.plan: Plan | None = None
@@ -215,4 +217,4 @@ class Inbox:
         self.changed.set()
 
     async def _take_round(self, _: str, turn: ProbeRound) -> None:
-        self.rounds.put_nowait(turn)
+        (self.rounds if turn.coming is None else self.comings).put_nowait(turn)

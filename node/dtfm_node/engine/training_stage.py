@@ -8,13 +8,11 @@ import torch
 from dtfm_node.engine.bf16_weights import keep_in_bf16
 from dtfm_node.engine.buckets import flats_of
 from dtfm_node.engine.device import autocast
-from dtfm_node.engine.elementwise_update import UpdateSettings
 from dtfm_node.engine.final_groups import FinalGroups, Finished
 from dtfm_node.engine.flat_gradients import FlatGradients
 from dtfm_node.engine.frozen_forms import keep_forms
-from dtfm_node.engine.gradient_norm import clip_factor
 from dtfm_node.engine.layers import compile_layers, recompute
-from dtfm_node.engine.optimizers import optimizer_of
+from dtfm_node.engine.optimizers import optimizer_of, update_after
 from dtfm_node.engine.weight_gradients import Pending, WeightGradients
 from dtfm_protocol.checkpoint.shard import torch_dtype
 from dtfm_protocol.errors import UserError
@@ -107,6 +105,9 @@ class TrainingStage:
         """The commit that made it final; None: not known, e.g. of the initial state."""
         self.before_update: Callable[[], None] = lambda: None
         """Returns when nobody reads this state any more."""
+        self.after_update: list[Callable[[int, float, bool], None]] = []
+        """Called after each update with its step, the norm of the whole model's gradient, and whether there was one:
+        the gradients are still here."""
 
     def initialise(self) -> None:
         """Draw the initial weights of what is trained from the job's seed."""
@@ -266,14 +267,19 @@ class TrainingStage:
         becomes, self.prepared, self.mark = self.prepared, None, None
         assert becomes is not None, "only what is prepared is applied"
         if self._learned:
-            training = self.training_at(becomes.step)
-            factor = clip_factor(grad_norm, training.clip_norm)
-            rate = training.learning_rate_at(becomes.step)
-            self.optimizer.update(becomes.step, rate, factor, UpdateSettings.of(training))
+            update_after(self.optimizer, self.training_at(becomes.step), becomes.step, grad_norm)
             self._matrices.forget()
         else:
             self.optimizer.begin()
         self.mark, self.commit = becomes, commit
+        for told in tuple(self.after_update):
+            told(becomes.step, grad_norm, self._learned)
+
+
+def trained_shapes(config: dict[str, Any], layers: LayerRange, training: Training) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of what the stage of `layers` trains, by name; no memory is taken."""
+    _, parameters, _ = _built(config, layers, training, torch.device("meta"))
+    return {name: tuple(parameter.shape) for name, parameter in parameters.items()}
 
 
 def _built(

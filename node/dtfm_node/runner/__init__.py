@@ -1,5 +1,7 @@
 """Following of plans: which plan this node works under, and its tasklets, each one stage for a share of micro-batches.
 
+- `ahead_fetch`: fetch, ahead of a plan that is to come, of what this node lacks for it, while the plan in force is
+  trained on
 - `follower`: follower of plans: decides which plan a node follows, what it promises, and when it may pause or go (pure)
 - `plan_check`: the check of a plan against what this node has offered, before memory is taken for it
 - `plan_worker`: work under a plan: connects to its other peers, loads the state that it resumes from, trains, keeps and

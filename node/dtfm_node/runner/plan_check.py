@@ -52,3 +52,14 @@ def why_refused(job: ResolvedJob, plan: Plan, me: str, offered: float, host: flo
         f"plan {plan.version} asks for {bytes_in_words(asked)} of {of} and this node offers "
         f"{bytes_in_words(had)}: not begun; plan with less for it, or have it offer more with --memory"
     )
+
+
+def spare_memory(job: ResolvedJob, plan: Plan, me: str, offered: float, host: float | None = None) -> float:
+    """Return the bytes of the machine's memory that this node offers and `plan` does not ask for; arguments are those
+    of `why_refused`."""
+    had = offered if host is None else host
+    if plan.stage_of(me) is None:
+        return had
+    training = JobTimeline(job, plan.amendments).settings_at(plan.resume.mark.step + 1).training
+    demand = peer_demand(job.config, training, plan, me, apart=host is not None)
+    return had - float(demand.total if host is None else demand.host)

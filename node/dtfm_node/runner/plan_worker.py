@@ -24,7 +24,7 @@ from dtfm_node.state.checkpointer import Checkpointer
 from dtfm_node.state.fetch import Fetched
 from dtfm_node.state.inventory import Inventory
 from dtfm_node.state.restore import load_state
-from dtfm_node.state.shadowed_base import fetch_shadowed
+from dtfm_node.state.shadowed_base import fetch_coming, fetch_shadowed
 from dtfm_protocol.data.batches import Batches
 from dtfm_protocol.data.token_shards import ShardFolder
 from dtfm_protocol.errors import Refused
@@ -293,6 +293,19 @@ class PlanWorker:
                 self._reporter.say("idle" if trainer.kept else "starting", f"plan {plan.version} ends with step {step}")
                 return False
         return True
+
+    async def fetch_files(self, layout: Plan, plan: Plan, step: int) -> None:
+        """Fetch what this node is to read for its stage of a layout that is to come after `plan`: tokens of `step`, and
+        weights that are never trained.
+
+        Raises:
+            Refused: there is no room for it.
+        """
+        timeline, budget = JobTimeline(self._job, plan.amendments), self._holdings.snapshots.budget
+        batches = Batches.of_plan(timeline, step)
+        tokens = TokenSource(self._plane, self._job, self._shards, plan.author, budget=budget, batches=batches)
+        await tokens.ensure(layout, self._me, step)
+        await fetch_coming(self._plane, self._job, layout, plan.author, self._holdings)
 
     async def _load(self, plan: Plan, state: TrainingStage) -> Fetched:
         await self._machine.compute(self._holdings.begin, state, plan.resume.mark)

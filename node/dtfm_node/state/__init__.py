@@ -1,5 +1,9 @@
 """States of the model that this node holds: written to disk, given to others, and restored.
 
+- `ahead_copy`: copy of parameters of the state in training that this node is to take over, as of the newest step, which
+  serves where it has the hash of what a plan's sources have
+- `ahead_giving`: giving of the state in training ahead of the plan that needs it: which parameters and gradients go
+  when (pure), and the sending
 - `base_weights`: weights that a stage begins with, and those of it that are never trained: from this node's memory,
   else drawn from the job's seed, or read from pieces, which are fetched from whoever has them
 - `catalogue_proof`: proof of catalogues: which sources of a state offer what its replicas have signed, and which lie
@@ -18,8 +22,8 @@
   others
 - `shadow_replication`: copies of snapshots, given to the peers that the plan names to keep them (shadows), and taken
   from others
-- `shadowed_base`: weights that are never trained of the stages of which this node keeps copies, fetched while training
-  goes on
+- `shadowed_base`: weights that are never trained of the stages of which this node keeps copies, or that it is to serve
+  soon, fetched while training goes on
 - `snapshot_writer`: writer of states to this node's disk beside training: one at a time, on a thread of its own
 - `snapshots`: states of stages on this node's disk, its own and those that it keeps for others
 - `source_pace`: pace of one source of a fetch: what it owes, what it has given, and how fast

@@ -9,6 +9,7 @@ import torch
 from dtfm_node.engine.runtime import Compute
 from dtfm_node.engine.state_tensors import state_tensors
 from dtfm_node.engine.training_stage import TrainingStage
+from dtfm_node.state.ahead_copy import AheadCopy
 from dtfm_node.state.held_states import HeldStates
 from dtfm_node.state.snapshots import Snapshots, read_piece
 from dtfm_protocol.checkpoint.base_pieces import FOLDER, PieceFolder
@@ -46,6 +47,8 @@ class Inventory:
         """States in memory."""
         self.loaded: set[str] = set()
         """Keys of the tensors of the coming state that are loaded. They stay if its plan fails."""
+        self.ahead: AheadCopy | None = None
+        """What this node was given ahead of its next plan: never shown or given to others, for it is not proven."""
         self.frozen: dict[str, torch.Tensor] = {}
         """Weights in memory that are not trained, by the parameter's name: the same in every state."""
         self._begins = Mark()
@@ -121,12 +124,12 @@ class Inventory:
 
     def begun(self) -> None:
         """Let go of the states of former plans: a step of the new plan is final."""
-        self.held = self.held.begun()
+        self.held, self.ahead = self.held.begun(), None
         self._entries.clear()
 
     def drop(self) -> None:
         """Let go of all states in memory: this node serves no stage any more, and nobody needs what it trained."""
-        self.held = HeldStates()
+        self.held, self.ahead = HeldStates(), None
         self.frozen.clear()
         self._entries.clear()
 

@@ -86,9 +86,12 @@ async def load_state(
         table = state.optimizer.table
         shapes = {key: table.of_key(key).shape(state.parameters[key.partition("/")[2]].shape) for key in lacking}
         sources = _sources(plan, state, plane.peer_id)
-        fetched = await Fetch(plane, mark, shapes, sources, table=table, parts=parts).run(take)
+        ahead = await holdings.ahead.at(mark.step) if holdings.ahead is not None else {}
+        fetched = await Fetch(plane, mark, shapes, sources, table=table, parts=parts, ahead=ahead).run(take)
         givers = "another machine" if len(fetched.sources) == 1 else f"{len(fetched.sources)} machines"
-        log.info("fetched %s of the model after step %d from %s", bytes_in_words(fetched.bytes), mark.step, givers)
+        beside = ", beside what had come ahead" if ahead else ""
+        size = bytes_in_words(fetched.bytes)
+        log.info("fetched %s of the model after step %d from %s%s", size, mark.step, givers, beside)
     await compute(state.settle, mark, plan.resume.commit)
     return fetched.with_more(base)
 

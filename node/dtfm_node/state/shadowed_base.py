@@ -1,5 +1,5 @@
-"""Weights that are never trained of the stages of which this node keeps copies, fetched while training goes on: so that
-who takes such a stage over has all of it, and nobody waits."""
+"""Weights that are never trained of the stages of which this node keeps copies, or that it is to serve soon, fetched
+while training goes on: so that who takes such a stage over has all of it, and nobody waits."""
 
 import asyncio
 from collections.abc import Collection
@@ -31,6 +31,22 @@ async def fetch_shadowed(plane: DataPlane, job: ResolvedJob, plan: Plan, holding
             log.info("weights of a part that this machine keeps copies of are not fetched ahead: %s", error)
             return
         log.debug("stage %d: %d bytes of weights fetched ahead", stage + 1, fetched.bytes)
+
+
+async def fetch_coming(plane: DataPlane, job: ResolvedJob, layout: Plan, author: str, holdings: Inventory) -> None:
+    """Fetch what this node lacks of the weights that are never trained for its stage of a layout that is to come.
+
+    Args:
+        author: the coordinator, which has all of them.
+
+    Raises:
+        Refused: there is no room for it, or the coordinator's own is damaged.
+    """
+    stage = layout.stage_of(plane.peer_id)
+    if stage is not None and job.keeps_base:
+        pieces = await asyncio.to_thread(_pieces, job, layout, stage, holdings)
+        by_author = layout.model_copy(update={"author": author})
+        await PieceFetch(plane, by_author, holdings, ahead_of=stage).run(pieces)
 
 
 def _pieces(job: ResolvedJob, plan: Plan, stage: int, holdings: Inventory) -> Collection[BasePiece]:

@@ -7,7 +7,7 @@ from typing import Annotated, Protocol
 
 from pydantic import Field
 
-from dtfm_protocol.bounds import MOST_ROWS, MOST_TENSORS, Count, Index, Loss, Step, Text, Version
+from dtfm_protocol.bounds import MOST_ROWS, MOST_TENSORS, Count, Index, Loss, Norm, Step, Text, Version
 from dtfm_protocol.checkpoint.manifest import Key, TensorEntry
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.identity.keys import short
@@ -48,6 +48,10 @@ class WantShard(Message):
     sha256: Sha256
 
 
+ParameterName = Annotated[str, Field(pattern=r"^\S+$", max_length=480)]
+"""Name of a parameter in the whole model."""
+
+
 class TransferReply(Message):
     """The answer to a request: `size` bytes follow; None: there is no such thing here."""
 
@@ -55,9 +59,33 @@ class TransferReply(Message):
 
 
 class WantCatalogue(Message):
-    """A request for the list of a state's tensors that a peer can give; requests for pieces follow on the stream."""
+    """A request for the list of a state's tensors that a peer can give; requests for pieces follow on the stream.
+
+    Where it names parameters, it asks to be given ahead of a plan what the peer trains: `Parcel`s follow.
+    """
 
     mark: Mark
+    """The name of the state; not looked at where parameters are named, for the state is another one after each step."""
+    ahead: Annotated[tuple[ParameterName, ...], Field(max_length=MOST_TENSORS)] = ()
+    """Names of the parameters that are to be given ahead; none: a catalogue is wanted."""
+
+
+class Parcel(Message):
+    """A parameter of the state in training, ahead of the plan that needs it; its bytes follow.
+
+    Nothing of it is believed: it serves where the plan's sources have the same bytes.
+    """
+
+    name: ParameterName
+    step: Step
+    """The step after which its tensors are these, or to which its gradient leads."""
+    grad_norm: Norm | None = None
+    """The norm of the whole model's gradient in that step: what follows is the parameter's gradient in fp32, or nothing
+    where the step has none. None: its tensors follow, in the order of the table of slots."""
+    size: Count
+    """Bytes that follow."""
+    left: Count = 0
+    """Number of parameters of those asked for that were not given yet, and of gradients that are due."""
 
 
 class Catalogue(Schema):
@@ -82,6 +110,10 @@ class StateSource(Protocol):
 
     async def read(self, mark: Mark, key: str, offset: int, size: int) -> Bytes | None:
         """Read `size` bytes of one of a state's tensors, from `offset`; None if the state is gone."""
+
+
+GivenAhead = Callable[[Stream, tuple[str, ...]], Awaitable[None]]
+"""Gives a peer, over its stream, parameters by name ahead of the plan that needs them."""
 
 
 class Deposit(Schema):
@@ -192,9 +224,21 @@ async def serve_shards(stream: Stream, find: Callable[[str], bytes | None]) -> N
         await send_file(stream, data)
 
 
-async def serve_state(stream: Stream, states: "StateSource") -> None:
-    """Answer a peer that fetches a state: the catalogue, then pieces until it has what it wants."""
+async def serve_state(stream: Stream, states: "StateSource", ahead: "GivenAhead | None" = None) -> None:
+    """Answer a peer that fetches a state: the catalogue, then pieces until it has what it wants.
+
+    Args:
+        ahead: answers one that wants to be given parameters ahead; None: nobody does.
+
+    Raises:
+        Refused: it is given nothing ahead.
+    """
     wanted = await read_message(stream, WantCatalogue)
+    if wanted.ahead:
+        if ahead is None:
+            raise Refused("a request for parts of a state in training, which is not due here")
+        await ahead(stream, wanted.ahead)
+        return
     catalogue = await states.catalogue(wanted.mark)
     await write_message(stream, Catalogue(tensors=catalogue))
     while catalogue:

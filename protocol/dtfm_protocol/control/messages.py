@@ -160,6 +160,10 @@ class ProbeRound(Message):
     """Whether rates are to be found in a second or two each way, to within a tenth or two."""
     addresses: Annotated[dict[PeerName, Addresses], Field(max_length=MOST_PEERS)]
     """Multiaddresses at which the peers of the round are reached, by peer."""
+    coming: Plan | None = None
+    """The layout that is about to follow the plan in force, for peers to fetch ahead what they lack for it, while they
+    train on: neither signed nor promised for. In such a round nothing is measured. None: nobody is to fetch
+    anything."""
 
 
 class ProbeResult(Message):
@@ -219,6 +223,10 @@ class Report(Message):
     sent_gbps: dict[PeerName, Measured] = Field(default={}, max_length=MOST_NEIGHBOURS)
     """Gbit/s to each neighbour to which frames were under way for most of the last seconds, as this peer's kernel has
     timed them: a link that fails is told before its frames are through."""
+    coming: Count = 0
+    """The newest round (`ProbeRound.id`) with a layout to come of which this peer has heard."""
+    is_ahead: bool = False
+    """Whether it has all that it lacks for that layout, as of about now, or cannot have it ahead."""
     probed: ProbeResult | None = None
     """The result of the last probe round in which this peer has acted: in every report, for any of them may be lost."""
     rows: Annotated[tuple[StepMetrics, ...], Field(max_length=ROWS_LIMIT)] = ()

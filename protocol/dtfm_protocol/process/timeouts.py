@@ -184,6 +184,12 @@ class Timeouts:
     """Limit of a source's hashing of what it has."""
     piece: float = 60.0
     """Limit of each piece of a state from a source; then another one is asked."""
+    state_ahead: float = 600.0
+    """Time that peers may take to fetch, ahead of a better plan, what they lack for it: others train on meanwhile, so
+    that only the plan is late by it. No shorter than a `piece`."""
+    parcel: float = 3.0
+    """Silence of a source that gives a state ahead after which the begin of a plan does not wait for the rest: it
+    fetches that anew. Much longer than a gradient that has come about takes to be sent."""
     state_redo: float = 10.0
     """Time that a state that this node is to have may take until it has it: the new plan reaches peers one by one."""
     checkpoint_confirm: float = 15.0
@@ -304,6 +310,7 @@ class Timeouts:
                 "links_lifetime is shorter than profile_lifetime",
                 "who is found must be found with its links",
             ),
+            (self.piece <= self.state_ahead, "state_ahead is shorter than piece", "no source could give anything"),
             (
                 self.upload_retry < self.checkpoint_confirm,
                 "checkpoint_confirm is no longer than upload_retry",
