@@ -10,6 +10,7 @@ from dtfm_coordinator.leader.lead_context import LeadContext
 from dtfm_coordinator.leader.link_measuring import LinkMeasuring
 from dtfm_coordinator.links.plan_pairs import pairs_of
 from dtfm_coordinator.links.plan_revision import PlanRevision
+from dtfm_coordinator.links.view_bounds import at_least
 from dtfm_coordinator.membership.members import Member
 from dtfm_coordinator.swarm.swarm_state import SwarmState
 from dtfm_protocol.plan.plan import Plan
@@ -98,5 +99,7 @@ class MeasuredPlans:
 
     def view(self, members: list[Member], apart: Collection[Quarrel] = frozenset()) -> View:
         """Return what is known of `members` and the links between them, of whom the pairs of `apart` have nothing to do
-        with each other."""
-        return self._links.view(members, self._context.job.training.precision, self._state.pace.factors(), apart)
+        with each other. Links that nobody has measured carry at least what training's frames have shown."""
+        state, precision = self._state, self._context.job.training.precision
+        view = self._links.view(members, precision, state.pace.factors(), apart)
+        return at_least(view, self._links.carried(state.link_watch.carried))

@@ -13,5 +13,6 @@
   where they are others than was thought it is made anew (pure)
 - `probe_requests`: requests for measurements: which peers were asked for, and which of their results are answers (pure)
 - `probe_rounds`: rounds in which pairs of peers measure their links, so that no probe disturbs another (pure)
-- `view_bounds`: views in which what nobody has measured is as bad, or as good, as it may well be (pure)
+- `view_bounds`: views in which what nobody has measured is as bad, or as good, as it may well be, or was seen to be
+  (pure)
 """

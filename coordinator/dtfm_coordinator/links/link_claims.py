@@ -37,6 +37,12 @@ class LinkClaims:
         """A peer left."""
         self._bounded.discard(peer)
 
+    @staticmethod
+    def seen(receiver: str, gbps: float, rates: Rates, sources: Sources) -> float:
+        """Return the Gbit/s that count where `receiver` says that frames have come at `gbps`: no more than others have
+        measured with it; 0: nobody has."""
+        return min(gbps, _seen_with(receiver, rates, sources, sends=False) or 0.0)
+
     def believed(self, reporter: str, pair: Pair, gbps: float, rates: Rates, sources: Sources) -> float:
         """Return the Gbit/s that count where `reporter` says `gbps` of `pair`, of which it is an end."""
         if reporter not in self._bounded:

@@ -135,6 +135,11 @@ class LinkDegradation:
                 found.add(pair)
         return frozenset(found)
 
+    @property
+    def carried(self) -> dict[Pair, float]:
+        """Gbit/s at which frames have come over each link in the newest steps: it carries that at least."""
+        return {pair: self._fastest(seen, 1) for pair, seen in self._seen.items() if seen}
+
     def _fastest(self, seen: Collection[tuple[float, float]], steps: int) -> float:
         """Return the highest rate of the newest steps: of so many, and of all in the last `SECONDS`."""
         since, first = self._clock() - SECONDS, len(seen) - steps

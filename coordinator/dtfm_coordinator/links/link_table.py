@@ -140,6 +140,12 @@ class LinkTable:
                 else:
                     self._ways[pair] = link.way
 
+    def carried(self, seen: Mapping[Pair, float]) -> dict[Pair, float]:
+        """Return what links that nobody has measured carry at least, of the Gbit/s at which receivers say that frames
+        have come: none is believed above what others have measured with it."""
+        unknown = {pair: gbps for pair, gbps in seen.items() if pair not in self._gbps}
+        return {pair: self._claims.seen(pair[1], gbps, self._gbps, self._source) for pair, gbps in unknown.items()}
+
     def doubtful(self, pairs: Collection[frozenset[str]]) -> list[Pair]:
         """Those of `pairs` whose rates are too good to be believed of one end alone, as `link_claims.doubtful`."""
         measured = {link: gbps for link, gbps in self._gbps.items() if link not in self._failing}

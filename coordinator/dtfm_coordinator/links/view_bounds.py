@@ -1,7 +1,11 @@
-"""Views in which what nobody has measured is as bad, or as good, as it may well be: at an end of its spread. Pure."""
+"""Views in which what nobody has measured is as bad, or as good, as it may well be, at an end of its spread; or at
+least as good as it was seen to be. Pure."""
+
+from collections.abc import Mapping
 
 import numpy as np
 
+from dtfm_coordinator.links.probe_rounds import Pair
 from dtfm_protocol.view.link_matrix import LEAST, Matrix
 from dtfm_protocol.view.view import View
 
@@ -20,6 +24,28 @@ def at_best(view: View) -> View:
     down = np.array([np.inf if node.down_gbps is None else node.down_gbps for node in view.nodes])
     most = np.minimum(up[:, None], down[None, :])
     return _filled(view, delays.values * max(0.0, 1 - delays.spread), np.minimum(rates.values * rates.spread, most))
+
+
+def at_least(view: View, carried: Mapping[Pair, float]) -> View:
+    """Return a view in which links that nobody has measured carry at least what they were seen to carry, where that is
+    more than their estimate.
+
+    Args:
+        carried: Gbit/s from the first peer to the second.
+    """
+    place = {peer: index for index, peer in enumerate(view.ids)}
+    seen = {
+        (place[one], place[other]): gbps
+        for (one, other), gbps in carried.items()
+        if one in place and other in place and np.isnan(view.bandwidth_gbps[place[one], place[other]])
+    }
+    if not seen:
+        return view
+    estimates, rates = view.estimated_gbps.values, np.array(view.bandwidth_gbps)
+    for link, gbps in seen.items():
+        if gbps > estimates[link]:
+            rates[link] = gbps
+    return View(nodes=view.nodes, latency_ms=view.latency_ms, bandwidth_gbps=rates, ways=view.ways)
 
 
 def is_measured(view: View) -> bool:
