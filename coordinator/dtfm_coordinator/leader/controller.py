@@ -364,7 +364,7 @@ class Controller:
         def is_off() -> bool:
             """Whether something else is to be done first."""
             is_due = self._standstill.is_wanted or self._watch.broken(before) or self._is_to_be_mended(before)
-            return bool(is_due or members.leaving(before.peers))
+            return bool(is_due or self._watch.failing() or members.leaving(before.peers))
 
         await self._moving_ahead.move(before, layout, unless=is_off)
         if is_off() or not set(layout.peers) <= {member.peer for member in members.ready()}:

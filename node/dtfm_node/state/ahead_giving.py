@@ -140,7 +140,7 @@ class _Giving:
     async def next(self, compute: Compute) -> list[tuple[Parcel, Bytes]]:
         """Return what is to be sent next; nothing where the peer has all of now."""
         with self._lock:
-            if self._order.due:
+            if self._order.due or not self._order.unsent:
                 return self._take()
         found: list[tuple[Parcel, Bytes]] = await compute(self._take_on_compute)
         return found
