@@ -244,6 +244,7 @@ class Daemon:
             budget.counts(lambda: sum(shards.sizes().values()))
             budget.counts(lambda: sum(pieces.sizes().values()))
             uplink = UplinkPacer()
+            uplink.traffic = self._reporter.traffic
             await plane.serve(probe.PROBE, self._unless_paused(lambda stream: probe.answer(stream, uplink)))
             await plane.serve(SHARDS, self._unless_paused(lambda stream: serve_shards(stream, shards.find)))
             await plane.serve(BASE, self._unless_paused(lambda stream: serve_base(stream, pieces)))

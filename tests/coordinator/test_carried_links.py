@@ -101,3 +101,30 @@ async def test_the_coordinator_plans_on_what_it_hears_of_frames(tmp_path: Path) 
     await swarm.report("b", "training", plan_version=1, step=1, received_gbps={"a": 2.5 * KNOWN})
     known = swarm.one.view(swarm.ready())
     assert known.bandwidth_gbps[known.ids.index("a"), known.ids.index("b")] == 2.5 * KNOWN
+
+
+def looked_at(links: LinkTable, gbps: float, *, is_least: bool) -> None:
+    """Have a and b measured beside training."""
+    found = Link(round_trip_ms=20.0, sent_gbps=gbps, received_gbps=gbps, is_least=is_least)
+    links.tried([("a", "b")])
+    links.reported("a", LinkReport(links={"b": found}))
+    links.beside(("a", "b"))
+
+
+def test_a_look_beside_training_that_shared_a_line_is_no_measurement_but_a_least(links: LinkTable) -> None:
+    looked_at(links, 5 * KNOWN, is_least=True)
+    assert links.unmeasured([frozenset("ab")]) == [frozenset("ab")]
+    assert np.isnan(rate(view(links), "ab"))
+    assert links.carried({}) == {("a", "b"): 5 * KNOWN, ("b", "a"): 5 * KNOWN}
+    assert links.delay("a", "b") == 10.0
+    tell(links, "a", "b", KNOWN)
+    assert links.carried({}) == {}
+    looked_at(links, KNOWN, is_least=True)
+    links.forget("b")
+    assert links.carried({}) == {}
+
+
+def test_a_look_on_idle_lines_is_a_measurement(links: LinkTable) -> None:
+    looked_at(links, 5 * KNOWN, is_least=False)
+    assert rate(view(links), "ab") == 5 * KNOWN
+    assert links.carried({}) == {}

@@ -9,6 +9,7 @@ import pytest
 
 from dtfm_coordinator.leader.spare_measuring import PATIENCE, SpareMeasuring
 from dtfm_coordinator.links.view_bounds import at_best
+from dtfm_protocol.control.messages import ProbeResult, ProbeRound
 from dtfm_protocol.discovery.records import Link, LinkReport
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.plan.plan import Plan
@@ -119,6 +120,29 @@ async def test_where_all_links_are_known_no_plan_is_made(tmp_path: Path) -> None
     assert not await look(swarm, one)
     assert swarm.planner.views == []
     assert swarm.rounds == []
+
+
+async def test_a_link_whose_lines_training_shares_is_looked_at_once_a_plan_and_is_no_reason_for_another(
+    swarm: Swarm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of those that are measured so, only what they carry at least is known."""
+
+    def shared(peer: str, turn: ProbeRound) -> ProbeResult:
+        found = Swarm.result(swarm, peer, turn)
+        assert found.link is not None
+        return found.model_copy(update={"link": found.link.model_copy(update={"is_least": True})})
+
+    monkeypatch.setattr(swarm, "result", shared)
+    one, before = spare(swarm), unmeasured(swarm)
+    for _ in range(len(before) + 2):
+        assert not await look(swarm, one)
+    asked = swarm.asked
+    assert 1 < len(asked) == len(set(asked))
+    assert unmeasured(swarm) == before
+    assert swarm.state.plan is not None
+    swarm.state.plan = swarm.state.plan.model_copy(update={"version": 2})
+    await look(swarm, one)
+    assert len(swarm.asked) == len(asked) + 1
 
 
 async def test_where_no_plan_fits_it_is_not_tried_again(swarm: Swarm) -> None:

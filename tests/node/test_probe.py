@@ -205,6 +205,30 @@ async def test_where_streams_take_long_to_open_one_does(
     assert opened == ["other"] * streams
 
 
+@pytest.mark.parametrize("end", ["here", "there"])
+async def test_a_probe_says_when_its_lines_were_shared_at_either_end(monkeypatch: pytest.MonkeyPatch, end: str) -> None:
+    clock, network = Clock(), MemoryNetwork()
+    monkeypatch.setattr(probe, "time", clock)
+    ours, theirs = UplinkPacer(), UplinkPacer()
+
+    def busy() -> tuple[int, int]:
+        """As much as anybody sends, and as much again."""
+        counted[0] += 1 << 26
+        return counted[0], counted[0]
+
+    counted = [0]
+
+    async def answer(stream: Stream) -> None:
+        await probe.answer(Shaped(stream, clock, 1e6, 0.0), theirs)
+
+    await MemoryDataPlane(network, "other").serve(probe.PROBE, answer)
+    alone = await probe.probe(ShapedPlane(network, clock, 1e6, 0.01), "other", ours, quick=True)
+    assert not alone.is_least
+    (ours if end == "here" else theirs).traffic = busy
+    shared = await probe.probe(ShapedPlane(network, clock, 1e6, 0.01), "other", ours, quick=True)
+    assert shared.is_least
+
+
 async def test_a_round_trip_alone_moves_no_data_and_holds_up_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, network = Clock(), MemoryNetwork()
     monkeypatch.setattr(probe, "time", clock)
@@ -256,16 +280,16 @@ async def test_one_transfer_that_is_disturbed_makes_no_link_faster_or_slower(
     loses packets."""
     transfer, number = probe._transfer, 0
 
-    async def disturbed(stream: Stream, kind: Any, size: int, pace: float) -> float:
+    async def disturbed(stream: Stream, kind: Any, size: int, pace: float) -> tuple[float, int]:
         nonlocal number
         number += 1
-        taken = await transfer(stream, kind, size, pace)
+        taken, others = await transfer(stream, kind, size, pace)
         clock.queued = max(0.0, 8 * min(pace, rate / 2) / rate - 1) * taken
         more = 0.5 * taken if clock.queued > 0.5 else 0.0
         if number == which:
             more += (factor - 1) * taken + seconds
         clock.now += max(0.0, more)
-        return taken + more
+        return taken + more, others
 
     clock, network = Clock(), MemoryNetwork()
     monkeypatch.setattr(probe, "time", clock)

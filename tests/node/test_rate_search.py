@@ -1,6 +1,7 @@
 """The search for a link's rate, on links that are arithmetic."""
 
 import math
+from collections.abc import Callable
 
 import pytest
 
@@ -15,29 +16,34 @@ def searched(
     window: float = math.inf,
     tells: bool = True,
     quick: bool = False,
+    others: Callable[[int], float] = lambda number: 0.0,
 ) -> tuple[float, float, int]:
     """What is found of a link of `rate` bytes a second, in how many seconds and transfers.
 
     Args:
         window: bytes a second that TCP sends at most, whatever the link carries.
         tells: whether the sender's kernel knows of queues.
+        others: share of the link that other traffic takes during a transfer, by its number from 1.
     """
     search, elapsed, transfers = RateSearch(round_trip, again=again, quick=quick), 0.0, 0
     opened = 14e3  # TCP's first window, which doubles with each round trip
     while search.rate is None:
         assert 0 < search.size <= LAST_BYTES
         seconds, queue, left = 0.0, 0.0, float(search.size - PIECE_BYTES)
+        taken = others(transfers + 1)
+        free = rate * (1 - taken)
         while left > 0:
             pushed = min(search.pace, window, opened / round_trip)
             sent = min(left, pushed * round_trip)
-            seconds += sent / min(rate, pushed)
-            queue += sent / rate - sent / max(rate, pushed) if pushed > rate else 0.0
+            seconds += sent / min(free, pushed)
+            queue += sent / free - sent / max(free, pushed) if pushed > free else 0.0
             left -= sent
             opened = min(2 * opened, 1e9)
         queued = queue if tells and search.asks_for_queue(seconds) else None
         elapsed += seconds + round_trip
         transfers += 1
-        search.came(seconds, queued, elapsed)
+        search.came(seconds, queued, elapsed, shared=taken > 0)
+    assert search.is_least == (taken > 0)
     return search.rate, elapsed, transfers
 
 
@@ -49,6 +55,23 @@ def test_it_finds_what_a_link_carries_in_bounded_time(rate: float, round_trip: f
     found, seconds, _ = searched(rate, round_trip, again=again, tells=tells)
     assert found == pytest.approx(rate, rel=0.01)
     assert seconds < LAST_SECONDS + 8
+
+
+@pytest.mark.parametrize("quick", [True, False])
+@pytest.mark.parametrize("rate", [1.5e5, 2.5e6])
+def test_a_transfer_that_has_shared_a_line_is_made_again(rate: float, quick: bool) -> None:
+    _, _, alone = searched(rate, 0.02, quick=quick)
+    found, _, transfers = searched(rate, 0.02, quick=quick, others=lambda number: 0.6 if number == alone else 0.0)
+    assert found == pytest.approx(rate, rel=0.02)
+    assert transfers > alone
+
+
+@pytest.mark.parametrize("quick", [True, False])
+@pytest.mark.parametrize("rate", [1.5e5, 2.5e6])
+def test_what_shares_its_line_all_the_time_is_a_least_in_bounded_time(rate: float, quick: bool) -> None:
+    found, seconds, _ = searched(rate, 0.02, quick=quick, others=lambda number: 0.6)
+    assert found == pytest.approx(0.4 * rate, rel=0.05)
+    assert seconds < (8 if quick else LAST_SECONDS + 8)
 
 
 @pytest.mark.parametrize("round_trip", [0.0005, 0.02, 0.1, 0.3])

@@ -93,8 +93,10 @@ class LinkMeasuring:
 
     async def beside(self, pairs: list[Pair], members: list[Member]) -> None:
         """Have disjoint pairs of `members` measured that no plan uses, while training goes on; nobody is told, for
-        nobody waits."""
+        nobody waits. Where training's frames have shared their lines, what was found is what they carry at least."""
         await self._measure(pairs, _addresses(members))
+        for pair in pairs:
+            self._links.beside(pair)
 
     async def _measure(self, pairs: list[Pair], addresses: dict[str, tuple[str, ...]]) -> None:
         """Have disjoint pairs measured."""

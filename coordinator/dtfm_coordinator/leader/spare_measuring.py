@@ -47,6 +47,8 @@ class SpareMeasuring:
         self._standstill, self._timeouts = standstill, timeouts
         self._took = 0.0
         """Seconds for which the last plan was made."""
+        self._looked: tuple[int, set[frozenset[str]]] = (0, set())
+        """Version of a plan, and the pairs that were looked at under it."""
         self._settled: object = None
         """Plan, peers and knowledge of links of which nothing is to be learned."""
 
@@ -69,18 +71,28 @@ class SpareMeasuring:
     async def _look(self, plan: Plan) -> bool:
         links, members = self._state.links, self._layout_maker.reachable()
         view = self._layout_maker.view(members)
-        hoped = await self._better(plan, at_best(view)) if not is_measured(view) else None
+        hoped = await self._better(plan, at_best(view, self._looked_at(plan))) if not is_measured(view) else None
         tied = self._planner.is_tied
         # What a link carries that training uses, its frames tell.
-        pairs = links.unmeasured(pairs_of(hoped, tied=tied) - pairs_of(plan, tied=tied)) if hoped is not None else []
+        wanted = pairs_of(hoped, tied=tied) - pairs_of(plan, tied=tied) if hoped is not None else frozenset()
+        unknown = links.unmeasured(wanted)
+        pairs = [pair for pair in unknown if pair not in self._looked_at(plan)]
         if not pairs:
             self._settled = self._situation(plan)
-            return hoped is not None
+            return hoped is not None and not unknown
         turn = in_rounds(pairs)[0]
+        self._looked[1].update(map(frozenset, turn))
         named = ", ".join(" and ".join(map(short, pair)) for pair in turn)
         log.debug("measuring the links between %s beside training, which a better plan might use", named)
         await self._layout_maker.measure_beside(turn, members)
         return await self._better(plan, self._layout_maker.view(members)) is not None
+
+    def _looked_at(self, plan: Plan) -> set[frozenset[str]]:
+        """Return the pairs that were looked at under `plan`: one whose lines training shares tells no more the next
+        time."""
+        if self._looked[0] != plan.version:
+            self._looked = plan.version, set()
+        return self._looked[1]
 
     async def _better(self, plan: Plan, view: View) -> Plan | None:
         """Return a plan that would be better than `plan`; None: there is none."""

@@ -47,6 +47,10 @@ class LinkTable:
         """Number of changes when `untried` was asked last, of whom, and its answer."""
         self.limits = PeerLimits()
         self._claims = LinkClaims()
+        self._least: dict[Pair, float] = {}
+        """Gbit/s of links that carry that at least: their ends' lines were shared while they were measured."""
+        self._shared: set[frozenset[str]] = set()
+        """Pairs whose last measurement shared a line."""
         self._confirmed: dict[Pair, float] = {}
         """Gbit/s of links that both ends have measured, one after the other."""
         self.requests = ProbeRequests()
@@ -66,6 +70,8 @@ class LinkTable:
         for pair in [pair for pair in self._gbps if peer in pair]:
             self._forget_link(pair)
         self._echoes = {pair: delay for pair, delay in self._echoes.items() if peer not in pair}
+        self._least = {pair: gbps for pair, gbps in self._least.items() if peer not in pair}
+        self._shared = {pair for pair in self._shared if peer not in pair}
         self.limits.forget(peer)
         self._claims.forget(peer)
         self._confirmed = {pair: gbps for pair, gbps in self._confirmed.items() if peer not in pair}
@@ -131,6 +137,7 @@ class LinkTable:
             if source != reporter and link.round < last:
                 continue
             self._source[frozenset((reporter, peer))] = reporter, link.round
+            (self._shared.add if link.is_least else self._shared.discard)(frozenset((reporter, peer)))
             for pair, gbps in (((reporter, peer), link.sent_gbps), ((peer, reporter), link.received_gbps)):
                 self._latency_ms[pair] = link.round_trip_ms / 2
                 believed = self._claims.believed(reporter, pair, gbps, self._gbps, self._source)
@@ -141,10 +148,26 @@ class LinkTable:
                     self._ways[pair] = link.way
 
     def carried(self, seen: Mapping[Pair, float]) -> dict[Pair, float]:
-        """Return what links that nobody has measured carry at least, of the Gbit/s at which receivers say that frames
-        have come: none is believed above what others have measured with it."""
-        unknown = {pair: gbps for pair, gbps in seen.items() if pair not in self._gbps}
-        return {pair: self._claims.seen(pair[1], gbps, self._gbps, self._source) for pair, gbps in unknown.items()}
+        """Return what links that nobody has measured carry at least: as they were looked at beside other traffic, or of
+        the Gbit/s at which receivers say that frames have come, of whom none is believed above what others have
+        measured with it."""
+        found = {pair: gbps for pair, gbps in self._least.items() if pair not in self._gbps}
+        for pair, gbps in seen.items():
+            if pair not in self._gbps:
+                told = self._claims.seen(pair[1], gbps, self._gbps, self._source)
+                found[pair] = max(found.get(pair, 0.0), told)
+        return found
+
+    def beside(self, pair: Pair) -> None:
+        """Take a pair that has just been measured, beside training, for one that carries what was found at least, where
+        its ends' lines were shared: it counts as not measured."""
+        if frozenset(pair) not in self._shared:
+            return
+        both = pair, pair[::-1]
+        found = {link: self._gbps[link] for link in both if link in self._gbps}
+        delays = {link: self._latency_ms[link] for link in both if link in self._latency_ms}
+        self.forget_pair(*pair)
+        self._least, self._echoes = self._least | found, self._echoes | delays
 
     def doubtful(self, pairs: Collection[frozenset[str]]) -> list[Pair]:
         """Those of `pairs` whose rates are too good to be believed of one end alone, as `link_claims.doubtful`."""

@@ -1,7 +1,7 @@
 """Views in which what nobody has measured is as bad, or as good, as it may well be, at an end of its spread; or at
 least as good as it was seen to be. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 
@@ -16,14 +16,23 @@ def at_worst(view: View) -> View:
     return _filled(view, delays.values * (1 + delays.spread), np.maximum(LEAST, rates.values / rates.spread))
 
 
-def at_best(view: View) -> View:
+def at_best(view: View, looked_at: Collection[frozenset[str]] = ()) -> View:
     """Return a view in which what nobody has measured is as good as it may well be; no link carries more than its ends
-    send and receive in all, where that is known."""
+    send and receive in all, where that is known.
+
+    Args:
+        looked_at: pairs of which no more is hoped for than is estimated.
+    """
     delays, rates = view.estimated_ms, view.estimated_gbps
     up = np.array([np.inf if node.up_gbps is None else node.up_gbps for node in view.nodes])
     down = np.array([np.inf if node.down_gbps is None else node.down_gbps for node in view.nodes])
     most = np.minimum(up[:, None], down[None, :])
-    return _filled(view, delays.values * max(0.0, 1 - delays.spread), np.minimum(rates.values * rates.spread, most))
+    hoped = np.minimum(rates.values * rates.spread, most)
+    place = {peer: index for index, peer in enumerate(view.ids)}
+    for one, other in (pair for pair in looked_at if pair <= place.keys()):
+        for link in ((place[one], place[other]), (place[other], place[one])):
+            hoped[link] = rates.values[link]
+    return _filled(view, delays.values * max(0.0, 1 - delays.spread), hoped)
 
 
 def at_least(view: View, carried: Mapping[Pair, float]) -> View:

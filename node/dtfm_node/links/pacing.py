@@ -9,7 +9,7 @@ fifth of the rate is lost (docs/explanation/world.md).
 import asyncio
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from dtfm_protocol.process.timeouts import TIMEOUTS
 from dtfm_protocol.wire.stream import Way
@@ -32,6 +32,8 @@ class UplinkPacer:
             frames_held: see `Timeouts`.
         """
         self._frames_held = frames_held
+        self.traffic: Callable[[], tuple[int, int]] = lambda: (0, 0)
+        """Returns the bytes that this node has sent to others, and received from them, so far."""
         self._measured: dict[str, float] = {}
         self._delivered: dict[str, float] = {}
         self._round_trips: dict[tuple[str, Way], float] = {}

@@ -13,6 +13,7 @@ from pydantic import Field
 from dtfm_node.links.pacing import HEADROOM, UplinkPacer
 from dtfm_node.links.rate_search import FIRST_BYTES, LAST_BYTES, PIECE_BYTES, RateSearch, paced
 from dtfm_node.links.steady_rate import SteadyRate
+from dtfm_protocol.bounds import Count
 from dtfm_protocol.discovery.records import Limits, Link
 from dtfm_protocol.identity.keys import short
 from dtfm_protocol.schema import Message
@@ -42,6 +43,8 @@ FAN_SECONDS, OPENING_SECONDS = 0.4, 0.1
 on the way at a time must have become as much as the link holds."""
 SHARED = 0.8
 """Share of what several links carry alone, in sum; if they carry less together, they share a limit."""
+OTHERS = 0.1
+"""Share of a transfer's bytes; where an end has sent or received more besides, it has shared its line."""
 MOST_SECONDS = 3600.0
 """That somebody may say to have waited."""
 _ECHO = b"dtfmecho"
@@ -67,6 +70,8 @@ class Swallowed(Message):
     """Answer to "send": seconds that the transfer took, from its first piece on."""
 
     seconds: Annotated[float, Field(ge=0, le=MOST_SECONDS)]
+    others: Count = 0
+    """Bytes of other traffic that have come to the asked peer meanwhile."""
 
 
 class Queued(Message):
@@ -74,6 +79,21 @@ class Queued(Message):
     know."""
 
     seconds: Annotated[float, Field(ge=0, le=MOST_SECONDS)] | None
+    others: Count = 0
+    """Bytes of other traffic that the asked peer has sent while it sent that transfer."""
+
+
+class _OtherTraffic:
+    """Other traffic of this node during a transfer of `size` bytes that it sends, or else receives."""
+
+    def __init__(self, uplink: UplinkPacer, size: int, *, sends: bool) -> None:
+        self._uplink, self._size, self._place = uplink, size, 0 if sends else 1
+        self._before = uplink.traffic()[self._place]
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of it since this was made."""
+        return max(0, self._uplink.traffic()[self._place] - self._before - self._size)
 
 
 async def probe(plane: DataPlane, peer: str, uplink: UplinkPacer, *, quick: bool = False) -> Link:
@@ -94,13 +114,18 @@ async def probe(plane: DataPlane, peer: str, uplink: UplinkPacer, *, quick: bool
         round_trip = await _round_trip(stream, known) if told is None else told
         least = round_trip if known is None else min(round_trip, known)
         if told is not None and flows and _is_counted(stream):
-            sent, received = await _flows(flows, least)
+            (sent, received), is_least = await _flows(flows, least), False
         else:
-            sent = await _throughput(stream, "send", least, again=known is not None, quick=quick)
-            received = await _throughput(stream, "fetch", least, again=known is not None, quick=quick)
+            ways: tuple[Literal["send", "fetch"], ...] = ("send", "fetch")
+            (sent, sent_least), (received, received_least) = [
+                await _throughput(stream, way, least, uplink, again=known is not None, quick=quick) for way in ways
+            ]
+            is_least = sent_least or received_least
         await write_message(stream, ProbeRequest(kind="found", gbps=received, round_trip=round_trip))
     uplink.measured(peer, sent, round_trip, stream.way)
-    return Link(round_trip_ms=round_trip * 1e3, sent_gbps=sent, received_gbps=received, way=stream.way)
+    return Link(
+        round_trip_ms=round_trip * 1e3, sent_gbps=sent, received_gbps=received, way=stream.way, is_least=is_least
+    )
 
 
 async def echo(plane: DataPlane, peer: str) -> float:
@@ -145,7 +170,7 @@ async def _together(
         rate, told = alone[peer] * 1.25e8, stream.progress()
         opening = max(OPENING_SECONDS, min(told.round_trip, ECHOES_SECONDS) if told is not None else 0.0)
         sizes = [_bounded(rate * opening), _bounded(rate * FAN_SECONDS)]
-        return sizes[-1], (await _transfers(stream, kind, sizes, paced(HEADROOM * rate)))[-1]
+        return sizes[-1], (await _transfers(stream, kind, sizes, paced(HEADROOM * rate)))[-1][0]
 
     carried = await asyncio.gather(*(carry(peer, stream) for peer, stream in streams.items()))
     gbps = sum(size for size, _ in carried) * 8e-9 / max(1e-6, *(seconds for _, seconds in carried))
@@ -158,6 +183,7 @@ def _bounded(size: float) -> int:
 
 async def answer(stream: Stream, uplink: UplinkPacer) -> None:
     """Answer the requests of a peer that measures, until its stream ends."""
+    poured = 0
     with uplink.measuring(stream.peer):
         while True:
             request = await read_message(stream, ProbeRequest)
@@ -165,12 +191,17 @@ async def answer(stream: Stream, uplink: UplinkPacer) -> None:
                 for _ in range(min(request.size, MORE_ECHOES)):
                     await stream.write(await stream.read(len(_ECHO)))
             elif request.kind == "send":
-                await write_message(stream, Swallowed(seconds=await _swallow(stream, request.size)))
+                others = _OtherTraffic(uplink, request.size, sends=False)
+                await write_message(
+                    stream, Swallowed(seconds=await _swallow(stream, request.size), others=others.bytes)
+                )
             elif request.kind == "fetch":
                 stream.pace(request.pace or math.inf)
+                others = _OtherTraffic(uplink, request.size, sends=True)
                 await _pour(stream, request.size)
+                poured = others.bytes
             elif request.kind == "queued":
-                await write_message(stream, Queued(seconds=stream.queued()))
+                await write_message(stream, Queued(seconds=stream.queued(), others=poured))
             else:
                 uplink.measured(stream.peer, request.gbps, request.round_trip, stream.way)
 
@@ -313,44 +344,61 @@ async def _echo(stream: Stream) -> float:
 
 
 async def _throughput(
-    stream: Stream, kind: Literal["send", "fetch"], round_trip: float, *, again: bool, quick: bool
-) -> float:
-    """Return the Gbit/s that the link carries, as the receiver timed them."""
+    stream: Stream,
+    kind: Literal["send", "fetch"],
+    round_trip: float,
+    uplink: UplinkPacer,
+    *,
+    again: bool,
+    quick: bool,
+) -> tuple[float, bool]:
+    """Return the Gbit/s that the link carries, as the receiver timed them, and whether it may carry more, as lines were
+    shared."""
     search = RateSearch(round_trip, again=again, quick=quick)
     begun = time.perf_counter()
     while search.rate is None:
-        seconds = await _transfer(stream, kind, search.size, search.pace)
-        queued = await _queued(stream, kind) if search.asks_for_queue(seconds) else None
-        search.came(seconds, queued, time.perf_counter() - begun)
-    return search.rate * 8e-9
+        size, here = search.size, _OtherTraffic(uplink, search.size, sends=kind == "send")
+        seconds, others = await _transfer(stream, kind, size, search.pace)
+        most = max(here.bytes, others)
+        queued = None
+        if search.asks_for_queue(seconds):
+            queued, others = await _queued(stream, kind)
+            most = max(most, others)
+        search.came(seconds, queued, time.perf_counter() - begun, shared=most > OTHERS * size)
+    return search.rate * 8e-9, search.is_least
 
 
-async def _transfer(stream: Stream, kind: Literal["send", "fetch"], size: int, pace: float) -> float:
-    """Make one transfer; return the seconds that it took to come in, from its first piece on."""
+async def _transfer(stream: Stream, kind: Literal["send", "fetch"], size: int, pace: float) -> tuple[float, int]:
+    """Make one transfer; return the seconds that it took to come in, from its first piece on, and the bytes of other
+    traffic that have come to the other end meanwhile."""
     return (await _transfers(stream, kind, [size], pace))[0]
 
 
-async def _transfers(stream: Stream, kind: Literal["send", "fetch"], sizes: Sequence[int], pace: float) -> list[float]:
-    """Make transfers of these sizes, one right behind the other; return the seconds that each took to come in, from its
-    first piece on."""
+async def _transfers(
+    stream: Stream, kind: Literal["send", "fetch"], sizes: Sequence[int], pace: float
+) -> list[tuple[float, int]]:
+    """Make transfers of these sizes, one right behind the other; return of each what `_transfer` does."""
     requests = [ProbeRequest(kind=kind, size=size, pace=0.0 if math.isinf(pace) else pace) for size in sizes]
     if kind == "fetch":
         for request in requests:
             await write_message(stream, request)
-        return [await _swallow(stream, size) for size in sizes]
+        return [(await _swallow(stream, size), 0) for size in sizes]
     stream.pace(pace)
     for request in requests:
         await write_message(stream, request)
         await _pour(stream, request.size)
-    return [(await read_message(stream, Swallowed)).seconds for _ in sizes]
+    answers = [await read_message(stream, Swallowed) for _ in sizes]
+    return [(answer.seconds, answer.others) for answer in answers]
 
 
-async def _queued(stream: Stream, kind: Literal["send", "fetch"]) -> float | None:
-    """Return the seconds of queue that the last transfer has left on the way; None where its sender cannot know."""
+async def _queued(stream: Stream, kind: Literal["send", "fetch"]) -> tuple[float | None, int]:
+    """Return the seconds of queue that the last transfer has left on the way, None where its sender cannot know; and
+    the bytes of other traffic that the other end has sent meanwhile."""
     if kind == "send":
-        return stream.queued()
+        return stream.queued(), 0
     await write_message(stream, ProbeRequest(kind="queued"))
-    return (await read_message(stream, Queued)).seconds
+    answer = await read_message(stream, Queued)
+    return answer.seconds, answer.others
 
 
 def _pieces(size: int) -> Iterator[int]:

@@ -65,6 +65,8 @@ class RateSearch:
         """Bytes a second of the next transfer at most; infinity: no limit."""
         self.rate: float | None = None
         """Bytes a second that the link carries, once that is known."""
+        self.is_least = False
+        """Whether it may carry more, as all transfers that would tell have shared a line."""
         self._round_trip = round_trip
         self._is_quick = quick
         trips = QUICK_ENOUGH_ROUND_TRIPS if quick else ENOUGH_ROUND_TRIPS
@@ -91,14 +93,24 @@ class RateSearch:
         """
         return self._number > 0 or seconds >= FIRST_ROUND_TRIPS * self._round_trip
 
-    def came(self, seconds: float, queued: float | None, elapsed: float) -> None:
-        """Take note of a transfer that has come in.
+    def came(self, seconds: float, queued: float | None, elapsed: float, *, shared: bool = False) -> None:
+        """Take note of a transfer that has come in. One that has shared a line is made again while there is time.
 
         Args:
             seconds: time that it took from its first piece on.
             queued: seconds of queue that it has left on the way; None where that is not known.
             elapsed: seconds since the first one began.
+            shared: whether an end has sent, or received, much else meanwhile.
         """
+        self._take(seconds, queued, elapsed)
+        if not shared or self.rate is None or self.rate >= UNPACED:
+            return
+        if self._number < MOST_TRANSFERS and elapsed <= self._last:
+            self._found, self.rate = max(self._found, self.rate), None
+        else:
+            self.is_least = True
+
+    def _take(self, seconds: float, queued: float | None, elapsed: float) -> None:
         self._number += 1
         seconds = max(1e-6, seconds)
         rate = (self.size - PIECE_BYTES) / seconds

@@ -64,6 +64,8 @@ class Link(Message):
     """Gbit/s from the other peer to the reporter."""
     way: Annotated[Way, Fallback("direct")] = "direct"
     """The way that the probe's stream took."""
+    is_least: bool = False
+    """Whether an end's line was shared with other traffic while rates were measured: the link may carry more."""
     round: Count = 0
     """The round of probes in which it was measured (`ProbeRound.id`), or after which: both ends may hold one."""
 
