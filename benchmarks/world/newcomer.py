@@ -92,8 +92,9 @@ async def run(world: World) -> Joined:
             await swarm.until(lambda: swarm.step >= 1, "the first step is done", DEADLINE)
             marks = *marks_of(last, (*MARKS[1:4], {"phase": "training"})), float(swarm.rows()[0]["at"])
             takes_part = '"state": "starting"' in last.said()
-            numbers[swarm.peer_of(last)] = nodes - 1
-            off = tuple(_off(world.wiring(), View.load(swarm.coordinator.folder / "view.json"), numbers))
+            view = View.load(swarm.coordinator.folder / "view.json")
+            numbers = dict.fromkeys(view.ids, nodes - 1) | numbers
+            off = tuple(_off(world.wiring(), view, numbers))
     total, own = _spent(before, after, None), _spent(before, after, nodes - 1)
     return Joined(tuple(at - begun for at in marks), total, own, takes_part, off)
 

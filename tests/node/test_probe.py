@@ -184,10 +184,10 @@ async def test_one_flow_each_way_tells_what_a_link_carries_by_the_kernels_counts
     assert link.sent_gbps == pytest.approx(caps.up.gbps, rel=0.2)
     assert link.received_gbps > 10 * link.sent_gbps
     assert theirs.pace(a.peer_id) > 10 * ours.pace(b.peer_id)
-    assert made == ["send", "fetch", "send"], "the slower one again, alone"
+    assert made == ["send", "fetch"]
 
 
-@pytest.mark.parametrize(("way", "streams"), [("direct", 5), ("punched", 1), ("relayed", 1)])
+@pytest.mark.parametrize(("way", "streams"), [("direct", 4), ("punched", 1), ("relayed", 1)])
 async def test_where_streams_take_long_to_open_one_does(
     monkeypatch: pytest.MonkeyPatch, way: Any, streams: int
 ) -> None:

@@ -5,8 +5,8 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
-from typing import Annotated, Any, Literal
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -28,11 +28,8 @@ LONG_TRIP = 0.02
 beside that, and echoes would take several more), and one flow each way tells the rates."""
 LOOK_SECONDS = 0.02
 """Pause between two looks at how far a flow is."""
-FLOW_STREAMS = 4
-"""Streams for flows: one each way, one for a flow that is made again, one for echoes."""
-ALIKE = 4.0
-"""Ratio of the rates of two flows up to which acknowledgements of the faster one, 52 bytes for two packets, take less
-than a tenth from the slower one."""
+FLOW_STREAMS = 3
+"""Streams for flows: one each way, and one for echoes, which tell of the queue on the way back."""
 DRAINED, DRAIN_SECONDS = 2.0, 10.0
 """A round trip that takes so many times what it took before is behind what training has left on the way: for so long it
 is waited for."""
@@ -213,15 +210,13 @@ def _is_counted(stream: Stream) -> bool:
 
 
 async def _flows(streams: Sequence[Stream], round_trip: float) -> tuple[float, float]:
-    """Return the Gbit/s to and from a peer, by one flow each way, both at once.
-
-    Acknowledgements of the faster one take from the slower one, which is therefore measured again where they are far
-    from alike.
+    """Return the Gbit/s to and from a peer, by one flow each way, the second after the first: at once each would hold
+    up the other's acknowledgements.
 
     Args:
         streams: `FLOW_STREAMS` of them to the peer, of no use afterwards.
     """
-    there, back, again, beside = streams
+    there, back, beside = streams
     queues = [0.0]
 
     async def look() -> None:
@@ -229,34 +224,14 @@ async def _flows(streams: Sequence[Stream], round_trip: float) -> tuple[float, f
             await write_message(beside, ProbeRequest(kind="echo", size=1))
             queues.append(await _echo(beside) - round_trip)
 
-    def queued() -> float:
-        return queues[-1]
-
+    sent = await _flow(there, "send", round_trip, there.queued)
     looking = asyncio.create_task(look())
     try:
-        sent, received = await _both(
-            _flow(there, "send", round_trip, there.queued), _flow(back, "fetch", round_trip, queued)
-        )
-        if sent * ALIKE < received:
-            sent = await _flow(again, "send", round_trip, again.queued)
-        elif received * ALIKE < sent:
-            received = await _flow(again, "fetch", round_trip, queued)
+        received = await _flow(back, "fetch", round_trip, lambda: queues[-1])
     finally:
         looking.cancel()
         await asyncio.gather(looking, return_exceptions=True)
     return sent * 8e-9, received * 8e-9
-
-
-async def _both(one: Coroutine[Any, Any, float], other: Coroutine[Any, Any, float]) -> tuple[float, float]:
-    """Do both at once; where one fails, the other is given up."""
-    tasks = asyncio.create_task(one), asyncio.create_task(other)
-    try:
-        first, second = await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-    return first, second
 
 
 async def _opened(plane: DataPlane, peers: Collection[str], stack: contextlib.AsyncExitStack) -> list[Stream]:

@@ -19,10 +19,9 @@ _RTT, _BYTES_ACKED, _MIN_RTT = slice(68, 72), slice(120, 128), slice(148, 152)
 _BUSY, _UNREAD, _UNWRITTEN = slice(168, 176), slice(176, 184), slice(184, 192)
 """Places of `tcpi_rtt` (u32, microseconds), `tcpi_bytes_acked` (u64), `tcpi_min_rtt` (u32), `tcpi_busy_time` (u64,
 microseconds), `tcpi_rwnd_limited` and `tcpi_sndbuf_limited` in `struct tcp_info` of <linux/tcp.h>."""
-_SENT_MSS, _RECEIVED_MSS, _SACKED = slice(16, 20), slice(20, 24), slice(28, 32)
-_BYTES_RECEIVED, _SEGMENTS, _OUT_OF_ORDER = slice(128, 136), slice(152, 156), slice(224, 228)
-"""Places of `tcpi_snd_mss`, `tcpi_rcv_mss` and `tcpi_sacked` (u32: bytes of a segment, and segments that are there
-behind a gap), `tcpi_bytes_received` (u64), `tcpi_data_segs_in` and `tcpi_rcv_ooopack` (u32)."""
+_MSS, _SACKED, _BYTES_RECEIVED = slice(16, 20), slice(28, 32), slice(128, 136)
+"""Places of `tcpi_snd_mss` and `tcpi_sacked` (u32: bytes of a segment, and segments that the other end has behind a
+gap), and of `tcpi_bytes_received` (u64)."""
 
 
 class TcpInfo:
@@ -65,23 +64,13 @@ def queued(connection: socket.socket) -> float | None:
 
 def progress(connection: socket.socket) -> BytesOnTheWay | None:
     """Return how far a connection's bytes have come; None: not known."""
-    values = _told(connection, _BYTES_ACKED, _BUSY, _UNREAD, _UNWRITTEN, _MIN_RTT, _SENT_MSS, _SACKED)
+    more = _MSS, _SACKED, _BYTES_RECEIVED
+    values = _told(connection, _BYTES_ACKED, _BUSY, _UNREAD, _UNWRITTEN, _MIN_RTT, *more)
     if values is None:
         return None
-    acknowledged, busy, unread, unwritten, round_trip, mss, sacked = values
+    acknowledged, busy, unread, unwritten, round_trip, mss, sacked, received = values
     working = max(0, busy - unread - unwritten) * 1e-6
-    return BytesOnTheWay(acknowledged, working, round_trip * 1e-6, acknowledged + mss * sacked, _received(connection))
-
-
-def _received(connection: socket.socket) -> int:
-    """Return about how many bytes have come, those behind a gap too; 0: not known, as where the kernel is an old one.
-
-    What is behind a gap is counted in segments. Whoever sends small ones has no more of them counted than are there.
-    """
-    mss, read, segments, out_of_order = (
-        _told(connection, _RECEIVED_MSS, _BYTES_RECEIVED, _SEGMENTS, _OUT_OF_ORDER) or [0] * 4
-    )
-    return min(mss * segments, read + mss * out_of_order)
+    return BytesOnTheWay(acknowledged, working, round_trip * 1e-6, acknowledged + mss * sacked, received)
 
 
 def _told(connection: socket.socket, *fields: slice) -> list[int] | None:

@@ -45,7 +45,7 @@ class BytesOnTheWay(NamedTuple):
     delivered: int = 0
     """Number of bytes that the other end has, those behind a gap too; 0: not known."""
     received: int = 0
-    """About how many have come from there, those behind a gap too; 0: not known."""
+    """Number of bytes that have come from there without a gap; 0: not known."""
 
 
 class Stream(Protocol):
