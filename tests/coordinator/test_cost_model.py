@@ -1,12 +1,15 @@
 """The formulas of docs/reference/cost_model.md, computed by hand as the page says, give what is simulated."""
 
+from dataclasses import replace
+
 import pytest
 
 from dtfm_coordinator.allocator.problem.model_demand import ModelDemand
-from dtfm_coordinator.allocator.workload import Workload, predict
+from dtfm_coordinator.allocator.search.layout import Layout
+from dtfm_coordinator.allocator.workload import Workload, pose, predict
 from dtfm_protocol.job.job_file import Planning
 from dtfm_protocol.plan.plan import Plan
-from dtfm_protocol.view.view import View
+from dtfm_protocol.view.view import LayerSeconds, NodeView, View
 
 DEMAND = ModelDemand(
     layer_parameters=(200_000,) * 4,
@@ -49,3 +52,19 @@ def test_a_step_by_hand_is_the_simulated_one() -> None:
     assert cost.compute == pytest.approx(3 * (2 + 0.301) * 3 * forward["b"])
     assert cost.compute + cost.pipeline == pytest.approx(max(a_ready, b_ready))
     assert cost.total == pytest.approx(commit + 0.010)
+
+
+def test_the_update_of_a_head_alone_takes_its_part_of_that_of_the_layer_that_was_measured() -> None:
+    """No decoder layer is trained: peers have measured one all of which is."""
+    demand = replace(
+        DEMAND, frozen_layer_parameters=(200_000,) * 4, frozen_embedding_parameters=60_000, tied_parameters=0
+    )
+    speed = LayerSeconds(forward=1.0, backward=2.0, optimizer=8.0)
+    view = View.read(VIEW, "view")
+    view = view.model_copy(update={"nodes": tuple(NodeView(id=name, layer_seconds=speed) for name in "ab")})
+    plan, work = Plan(stages=((0, 2), (2, 4)), routes=(("a", "b"),), schedule="gpipe"), Workload(demand, 1, Planning())
+    cost = predict(view, work, plan).cost
+    assert cost.optimizer == pytest.approx(8.0 * 60_200 / 200_000, rel=0.01)
+    layout = Layout.of_plan(plan, view.ids)
+    assert layout is not None
+    assert layout.cost(pose(view, work, view.ids, "gpipe")).optimizer == pytest.approx(cost.optimizer, rel=1e-9)

@@ -163,9 +163,10 @@ class ModelDemand:
 
     @property
     def measured_parameters(self) -> float:
-        """Number of parameters that are trained of a layer of which any are, the mean: what peers measure is one."""
-        counts = [count for count in self.trained_layer_parameters if count]
-        return sum(counts) / len(counts) if counts else 0.0
+        """Number of parameters that are trained of a layer of which any are, the mean: what peers measure is one. Where
+        none are, as of a job that trains the head alone, they measure one all of which is."""
+        counts = [count for count in self.trained_layer_parameters if count] or self.layer_parameters
+        return sum(counts) / len(counts)
 
     @property
     def weight_share(self) -> float:
@@ -320,7 +321,7 @@ def stage_seconds(plan: Plan, demand: ModelDemand, layers: Mapping[str, LayerSec
 
 def optimizer_seconds(plan: Plan, demand: ModelDemand, layers: Mapping[str, LayerSeconds]) -> dict[str, float]:
     """Return the seconds of the optimizer step of its stage on each peer of `plan`."""
-    each = demand.measured_parameters or 1.0
+    each = demand.measured_parameters
     return {
         peer: (layers[peer].optimizer or 0.0) * demand.trained(*layer_range) / each
         for stage, layer_range in enumerate(plan.stages)

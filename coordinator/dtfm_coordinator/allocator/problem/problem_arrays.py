@@ -160,7 +160,7 @@ def problem(
         back_bytes=float(back_bytes),
         boundary_bytes=np.tile([[float(ahead_bytes)], [float(back_bytes)]], demand.layers),
         gradient_before=np.array([0.0, *accumulate(width * count for count in demand.trained_layer_parameters)]),
-        whole_layer_gradients=width * (demand.measured_parameters or 1.0),
+        whole_layer_gradients=width * demand.measured_parameters,
         embedding_gradients=width * (demand.embedding_parameters - demand.frozen_embedding_parameters),
         head_gradients=width * (demand.head_parameters - demand.frozen_head_parameters),
         tied_gradients=width * demand.trained_tied_parameters,
