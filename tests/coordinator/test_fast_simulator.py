@@ -1,5 +1,8 @@
 """The fast form of the simulated step against the exact simulator, which has its own closed forms."""
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -190,6 +193,31 @@ def test_both_agree_exactly_whoever_sums_how_much(
     fast, exact = both(*drawn(seed, limited=False, schedule=schedule, tied=tied, frozen=frozen), parts_seed=parts)
     for part in PARTS:
         assert getattr(fast, part) == pytest.approx(getattr(exact, part), rel=1e-9, abs=1e-12)
+
+
+OTHER_TIMING = """
+from dtfm_protocol.plan import reductions
+reductions.SHARED_TIMING = reductions.SHARED_TIMING._replace(**{changed!r})
+from tests.coordinator.test_fast_simulator import SCHEDULES, both, drawn
+for seed in range(12):
+    for tied, times in ((200_000, 1), (3_000_000, 12), (60_000_000, 5)):
+        fast, exact = both(*drawn(seed, limited=False, schedule=SCHEDULES[seed % 3], tied=tied, times=times))
+        assert abs(fast.total - exact.total) < 1e-9 * exact.total, (seed, tied, fast, exact)
+"""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("changed", [{"priority": -1}, {"begins": "after actions"}], ids=["priority", "begins"])
+def test_both_follow_another_timing_of_what_is_shared(changed: dict[str, object]) -> None:
+    """In a process of its own, not compiled: the timing is compiled in."""
+    done = subprocess.run(
+        [sys.executable, "-c", OTHER_TIMING.format(changed=changed)],
+        env=os.environ | {"NUMBA_DISABLE_JIT": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_tied_matrix_makes_a_step_longer_by_its_exchange() -> None:

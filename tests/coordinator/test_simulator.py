@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter, defaultdict
+from dataclasses import replace
 from itertools import pairwise, permutations
 
 import numpy as np
@@ -11,12 +12,15 @@ from hypothesis import strategies as st
 
 from dtfm_coordinator.allocator.foundations.links import Links
 from dtfm_coordinator.allocator.paper.paper_cost import PaperCostModel
+from dtfm_coordinator.allocator.problem.bucket_cut import BucketCut, buckets_of
 from dtfm_coordinator.allocator.problem.model_demand import ActionSeconds
 from dtfm_coordinator.allocator.problem.problem_arrays import SCHEDULES
 from dtfm_coordinator.allocator.simulator.simulated_timeline import REDUCTIONS, Simulation
 from dtfm_coordinator.allocator.simulator.simulator import simulate
+from dtfm_protocol.plan import reductions
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.plan.schedule import orders
+from tests.coordinator.swarms import DEMAND
 
 F, B = 0.5, 1.25
 MESSAGES = (2.0, 1.5)
@@ -191,6 +195,33 @@ def test_first_and_last_stage_reduce_what_they_share_beside_their_own() -> None:
         ("all-reduce", 7.5, 9.5), ("tied all-reduce", 9.5, 11.5),
     ]  # fmt: skip
     assert played.committed == 11.5
+
+
+def test_what_goes_first_and_what_begins_early_is_as_the_timing_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    def first_between(sender: str, receiver: str) -> list[tuple[str, float]]:
+        cut = BucketCut((4.0, 4.0), 2, ((0.5, 1.0), (0.5, 1.0)))
+        routes = plan("amc", "bmd")
+        played = simulate(
+            routes, links("abcdm", beta=1.0), equal("abcdm"), (0.0, 0.0), [8.0, 0.0, 8.0], tied_gradient_bytes=8.0,
+            buckets=lambda one, size: cut._replace(final=cut.final[: len(one.stages)]),
+        )  # fmt: skip
+        ends = [span.end for span in played.compute if span.peer == sender]
+        sent = [t for t in played.transfers if (t.sender, t.receiver) == (sender, receiver) and t.micro_batch is None]
+        return [(t.kind, t.ready - max(ends)) for t in sent][:2]
+
+    half = -B / 2
+    assert first_between("a", "b") == [("all-reduce", half), ("tied all-reduce", half)]
+    monkeypatch.setattr(reductions, "SHARED_TIMING", reductions.SHARED_TIMING._replace(priority=-1))
+    assert first_between("a", "b") == [("tied all-reduce", half), ("all-reduce", half)]
+
+
+def test_buckets_that_begin_after_all_actions_are_cut_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    routes, demand = plan("amc", "bmd"), replace(DEMAND, layer_parameters=(30_000_000,) * 3)
+    cut, (*_, both) = buckets_of(routes, demand), reductions.reductions(routes, tied=True)
+    assert cut(both, 1.0).final[1][0] < 1.0
+    monkeypatch.setattr(reductions, "SHARED_TIMING", reductions.SHARED_TIMING._replace(begins="after actions"))
+    *_, both = reductions.reductions(routes, tied=True)
+    assert set(cut(both, 1.0).final) == {(1.0,)}
 
 
 def test_one_stage_shares_its_tied_matrix_with_nobody_and_middle_stages_take_no_part() -> None:

@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dtfm_node.engine.buckets import Bucket, Flat, flats_of
+from dtfm_protocol.plan import reductions as module
 from dtfm_protocol.plan.plan import Plan
-from dtfm_protocol.plan.reductions import BUCKET_BYTES, SHARED_BUCKETS, Reduction
+from dtfm_protocol.plan.reductions import BUCKET_BYTES, SHARED_BUCKETS, SHARED_TIMING, Reduction
 
 PLAN = Plan(
     version=1,
@@ -16,6 +17,7 @@ PLAN = Plan(
     routes=(("a", "m", "x"), ("b", "m", "y"), ("a", "n", "y"), ("a", "n", "z")),
 )
 GROUPS = [{"head": 8, "norm": 4}, {"layer.1": 10}, {"layer.0": 10}, {"embed": 40}]
+BOTH = Reduction((0, 2), ("a", "b", "x", "y", "z"), timing=SHARED_TIMING)
 Groups = Sequence[Mapping[str, int]]
 
 sizes = st.integers(1, 40)
@@ -75,12 +77,20 @@ def test_a_tied_matrix_is_reduced_by_both_ends_together() -> None:
     """It is the last group of the first stage, and in the first group of the last stage."""
     own, both = flats_of(PLAN, 0, GROUPS[1:], shared=("embed",))
     assert own.buckets == (Bucket(0, Reduction((0,), ("a", "b")), 0, 20, after=1),)
-    assert both.buckets == (Bucket(SHARED_BUCKETS[0], Reduction((0, 2), ("a", "b", "x", "y", "z")), 0, 40, after=2),)
+    assert both.buckets == (Bucket(SHARED_BUCKETS[0], BOTH, 0, 40, after=2),)
     own, again = flats_of(PLAN, 2, [{"embed": 40, "norm": 4}, {"layer.1": 10}, {}], shared=("embed",))
     assert own == Flat(("norm", "layer.1"), 14, (Bucket(0, Reduction((2,), ("x", "y", "z")), 0, 14, after=1),))
-    assert again.buckets == (Bucket(SHARED_BUCKETS[0], Reduction((0, 2), ("a", "b", "x", "y", "z")), 0, 40, after=0),)
+    assert again.buckets == (Bucket(SHARED_BUCKETS[0], BOTH, 0, 40, after=0),)
     (middle,) = flats_of(PLAN, 1, [{}, {"layer.2": 7}, {}], shared=("embed",))
     assert middle.buckets == (Bucket(0, Reduction((1,), ("m", "n")), 0, 7, after=1),)
+
+
+def test_buckets_begin_and_go_first_as_their_timing_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SHARED_TIMING", SHARED_TIMING._replace(begins="after actions", priority=-1))
+    both, own = flats_of(PLAN, 2, [{"embed": 40, "norm": 4}, {"layer.1": 10}, {}], shared=("embed",), most_bytes=48)
+    assert both.buckets[0].reduction.is_shared
+    assert [bucket.after for bucket in both.buckets] == [2, 2, 2, 2]
+    assert [bucket.after for bucket in own.buckets] == [1, 1]
 
 
 def test_with_one_stage_a_tied_matrix_is_shared_with_nobody_else() -> None:

@@ -1,5 +1,6 @@
 """Reductions of a plan, and the parts that it sizes: what does not add up is refused by whoever reads the plan."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,10 +13,13 @@ from dtfm_protocol.plan.reductions import (
     BUCKET_BYTES,
     BUCKETS_UNDER_WAY,
     OWN_BUCKETS,
+    OWN_TIMING,
     SHARED_BUCKETS,
+    SHARED_TIMING,
     SMALLEST_TREE_BUCKET,
     TREE_BUCKETS,
     Reduction,
+    by_priority,
     held_by,
     reductions,
 )
@@ -39,7 +43,7 @@ def test_every_stage_reduces_its_own_and_both_ends_what_they_share() -> None:
     ]
     plan = Plan.model_validate(PLAN)
     assert reductions(plan, tied=False) == tuple(own)
-    both = Reduction((0, 2), ("a", "b", "c", "x", "y"), "int8")
+    both = Reduction((0, 2), ("a", "b", "c", "x", "y"), "int8", timing=SHARED_TIMING)
     found = reductions(plan, tied=True)
     assert found == (*own, both)
     assert held_by(found, "y") == (own[2], both)
@@ -47,6 +51,17 @@ def test_every_stage_reduces_its_own_and_both_ends_what_they_share() -> None:
     assert (own[0].buckets, both.buckets) == (OWN_BUCKETS, SHARED_BUCKETS)
     lone = Plan.model_validate({"stages": [[0, 3]], "routes": [["a"], ["b"]]})
     assert reductions(lone, tied=True) == (Reduction((0,), ("a", "b")),)
+
+
+def test_each_says_of_which_layers_it_is_when_it_begins_and_what_goes_first() -> None:
+    plan = Plan.model_validate(PLAN)
+    *own, both = reductions(plan, tied=True)
+    assert [one.layers(plan) for one in own] == list(plan.stages)
+    assert both.layers(plan) == (0, 0)
+    assert {one.timing for one in own} == {OWN_TIMING}
+    assert by_priority([both, *own]) == [*own, both]
+    later = replace(own[0], timing=OWN_TIMING._replace(priority=9))
+    assert by_priority([later, both]) == [both, later]
 
 
 def test_a_plan_sizes_the_parts_and_some_sum_nothing() -> None:

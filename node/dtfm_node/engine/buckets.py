@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from dtfm_protocol.plan.plan import Plan
-from dtfm_protocol.plan.reductions import BUCKET_BYTES, Reduction, reductions
+from dtfm_protocol.plan.reductions import BUCKET_BYTES, Reduction, by_priority, reductions
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,8 @@ class Bucket:
     """Element of the flat gradient at which the bucket begins."""
     elements: int
     after: int
-    """Number of the last of the stage's groups of parameters that has gradients in it: it is final when that is."""
+    """Number of the stage's group of parameters that must be final before it begins: the last one that has gradients in
+    it, or the last one of all."""
 
     @property
     def holders(self) -> tuple[str, ...]:
@@ -51,14 +52,14 @@ def flats_of(
     shared: Collection[str],
     most_bytes: int = BUCKET_BYTES,
 ) -> tuple[Flat, ...]:
-    """Return the flat gradients of `stage`, and their buckets.
+    """Return the flat gradients of `stage`, and their buckets, in the order of their reductions' priorities.
 
     Args:
     groups: number of elements of each of the stage's parameters, by name; in the order in which a backward is through.
     shared: the parameters that first and last stage share, if the model ties its embeddings.
     most_bytes: bytes of a bucket at most, as in `Reduction.bucket_elements`; the same for all its holders.
     """
-    found = [one for one in reductions(plan, tied=bool(shared)) if stage in one.stages]
+    found = by_priority(one for one in reductions(plan, tied=bool(shared)) if stage in one.stages)
     tied = set(shared) if len(found) > 1 else set()
     return tuple(
         _flat(
@@ -75,13 +76,14 @@ def _flat(groups: Sequence[Mapping[str, int]], reduction: Reduction, most_bytes:
     ends = list(accumulate(sum(group.values()) for group in groups))
     elements = ends[-1]
     most = reduction.bucket_elements(elements, most_bytes)
+    is_early = reduction.timing.begins == "with gradients"
     buckets = tuple(
         Bucket(
             number,
             reduction,
             start,
             min(most, elements - start),
-            after=bisect_left(ends, min(start + most, elements)),
+            after=bisect_left(ends, min(start + most, elements)) if is_early else len(groups) - 1,
         )
         for number, start in zip(reduction.buckets, range(0, elements, most), strict=False)
     )

@@ -16,7 +16,7 @@ class FlatGradients:
 
     def __init__(self, flats: Sequence[Flat], parameters: Mapping[str, nn.Parameter], device: torch.device) -> None:
         self.buckets: tuple[tuple[Bucket, ...], ...] = tuple(flat.buckets for flat in flats)
-        """The buckets of each buffer, in the order in which they become final."""
+        """The buckets of each buffer, in the order in which they become final; buffers in that of their priorities."""
         self.of_bucket: dict[int, torch.Tensor] = {}
         """The gradient of each bucket, by its number."""
         self.shared: frozenset[str] = frozenset()

@@ -194,11 +194,12 @@ class Trainer:
         log.info("the order of work follows new durations of %s from step %d on", whose, step + 1)
 
     async def _compute(self, step: int) -> tuple[dict[int, float], dict[int, float]]:
-        """Compute and reduce a step's gradients; return the summed loss of each micro-batch that this peer has
-        computed, and the sum of squares of each bucket."""
+        """Compute a step's gradients, and reduce those that its vote waits for; return the summed loss of each
+        micro-batch that this peer has computed, and the sum of squares of each bucket."""
         self._executor.begin_step()
+        due = [each for each in self._state.gradients.buckets if each and each[0].reduction.timing.due == "vote"]
         async with asyncio.TaskGroup() as tasks:
-            sums = [tasks.create_task(self._reduce(step, buckets)) for buckets in self._state.gradients.buckets]
+            sums = [tasks.create_task(self._reduce(step, buckets)) for buckets in due]
             await self._executor.run_step(step)
         squares = {group: value for task in sums for group, value in task.result().items()}
         return dict(self._state.losses), squares
@@ -232,7 +233,8 @@ class Trainer:
         return self._timeline.keeps(step) or bool(self._plan.shadows and self._timeline.copies(step))
 
     async def _reduce(self, step: int, buckets: tuple[Bucket, ...]) -> dict[int, float]:
-        """All-reduce buckets in order, each when its gradient is final, and return sums of squares by bucket number.
+        """All-reduce one reduction's buckets in order, each when it may begin, and return sums of squares by bucket
+        number.
 
         All holders take the same order, and start one only when an earlier one is done: how much of it lies in memory
         is bounded, and nobody waits for what another has put off.

@@ -1,13 +1,15 @@
-"""The reductions of a step: who sums which gradients with whom, in which codec, and which part of them each sums. Pure.
+"""The reductions of a step: who sums which gradients with whom, in which codec, which part of them each sums, when that
+begins, what waits for it, and what goes first. Pure.
 
 Whoever sends, awaits, checks or predicts a reduction reads it here: the engine's buckets and frames, receipts, and the
 allocator's simulators.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, pairwise
+from typing import Literal, NamedTuple
 
 from dtfm_protocol.bounds import FIRST_SHARED_BUCKET, MOST_BUCKETS
 from dtfm_protocol.job.job_file import CodecName
@@ -30,6 +32,30 @@ SMALLEST_TREE_BUCKET = 256 << 10
 """Bytes below which a bucket is not made smaller for that."""
 _VALUE_BYTES = 4
 
+Begins = Literal["with gradients", "after actions"]
+"""When a holder may begin a bucket: as soon as its own gradient of it is final, while the rest of the last backward
+goes on; or once all of its actions of the step are over."""
+Due = Literal["vote"]
+"""What waits for a reduction: its holders' votes on the step of which it sums the gradients, and so the update."""
+
+
+class Timing(NamedTuple):
+    """When a reduction takes place in a step, and beside what."""
+
+    begins: Begins
+    due: Due
+    priority: int
+    """Of two buckets that a peer could begin at one time, that of the reduction with the lower number goes first, and
+    so on links that they share; else the one goes first that could begin first. Each reduction has its own places for
+    buckets under way: were they shared, first and last stage, which are through with what they share last and first,
+    could wait for each other's places."""
+
+
+OWN_TIMING = Timing("with gradients", "vote", 0)
+"""That of a stage's own gradients."""
+SHARED_TIMING = Timing("with gradients", "vote", 1)
+"""That of what first and last stage share."""
+
 
 @dataclass(frozen=True)
 class Reduction:
@@ -47,11 +73,17 @@ class Reduction:
     trees: tuple[tuple[int, ...], ...] = ()
     """For each part, the place of each holder's parent, as `ReductionTrees` has it; (), in whole or for one part: all
     send to its owner directly."""
+    timing: Timing = OWN_TIMING
 
     @property
     def is_shared(self) -> bool:
         """Whether it is of what first and last stage share."""
         return len(self.stages) > 1
+
+    def layers(self, plan: Plan) -> tuple[int, int]:
+        """Return the decoder layers `[first, end)` of `plan` whose gradients it sums, with those of the embedding or
+        head beside them, but for what is shared: of that it sums the gradients of one matrix, and of no layers."""
+        return (0, 0) if self.is_shared else plan.stages[self.stages[0]]
 
     @property
     def buckets(self) -> range:
@@ -127,8 +159,8 @@ class Reduction:
 
 
 def reductions(plan: Plan, *, tied: bool) -> tuple[Reduction, ...]:
-    """Return the reductions of each training step under `plan`: of every stage's own gradients, by stage, and last of
-    what first and last stage share. Each peer starts those that it takes part in in this order.
+    """Return the reductions of each training step under `plan`: of every stage's own gradients, by stage, and of what
+    first and last stage share.
 
     Args:
         tied: whether the job trains a matrix that first and last stage hold both, where they are two.
@@ -147,8 +179,15 @@ def reductions(plan: Plan, *, tied: bool) -> tuple[Reduction, ...]:
     if not tied or last == 0:
         return tuple(own)
     both = plan.replicas(0) + plan.replicas(last)
-    shared = Reduction((0, last), both, codec, parts.shared if parts else (), trees.shared if trees else ())
+    shared = Reduction(
+        (0, last), both, codec, parts.shared if parts else (), trees.shared if trees else (), SHARED_TIMING
+    )
     return (*own, shared)
+
+
+def by_priority(found: Iterable[Reduction]) -> list[Reduction]:
+    """Return reductions in the order in which a peer begins those that could begin at one time."""
+    return sorted(found, key=lambda one: one.timing.priority)
 
 
 def held_by(found: Sequence[Reduction], peer: str) -> tuple[Reduction, ...]:

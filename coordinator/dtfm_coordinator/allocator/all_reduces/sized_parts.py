@@ -26,6 +26,7 @@ from scipy.optimize import linprog
 from scipy.sparse import coo_array
 
 from dtfm_coordinator.allocator.foundations.links import Links
+from dtfm_coordinator.allocator.problem.model_demand import reduced_bytes
 from dtfm_coordinator.allocator.simulator.fast_all_reduce import OWN, TIED
 from dtfm_coordinator.allocator.simulator.predicted_seconds import PredictedSeconds
 from dtfm_coordinator.allocator.simulator.simulated_timeline import Simulation
@@ -63,10 +64,7 @@ def sizings(view: View, work: Workload, plan: Plan, ends: Mapping[str, float]) -
         own: list[Parts] = [()] * len(plan.stages)
         shared: Parts = ()
         for one in found:
-            if one.is_shared:
-                gradients = work.demand.tied_gradient_bytes(plan.wire)
-            else:
-                gradients = work.demand.gradient_bytes(*plan.stages[one.stages[0]], plan.wire)
+            gradients = reduced_bytes(plan, work.demand, one)
             holders = _Holders.of(links, one, ends)
             parts = whole_parts(least_time_parts(holders, gradients, together=together))
             if one.is_shared:

@@ -16,12 +16,12 @@ import numba
 
 import dtfm_coordinator.allocator
 from dtfm_protocol.model import memory_model
-from dtfm_protocol.plan import schedule_rules
+from dtfm_protocol.plan import reductions, schedule_rules
 from dtfm_protocol.process.garbage_pause import without_collector
 from dtfm_protocol.process.source_digest import sources_digest
 
-SHARED = (schedule_rules, memory_model)
-"""Modules of the protocol whose functions are compiled, too."""
+SHARED = (schedule_rules, memory_model, reductions)
+"""Modules of the protocol whose functions are compiled, too, or whose constants are compiled in."""
 STALE_SECONDS = 7 * 86400.0
 
 P = ParamSpec("P")

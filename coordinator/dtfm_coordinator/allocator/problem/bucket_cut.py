@@ -1,8 +1,9 @@
 """Buckets of a reduction as both simulators play them: how large, how many at a time, and when each is final.
 
-The engine cuts gradients into buckets (`Reduction.bucket_elements`) and begins one when the last micro-batch's backward
-is through with its layers. Here at most `MOST_BUCKETS` are played: of more, neighbours are taken together, and so many
-fewer are under way at a time. What is lost of their delays is little where a bucket's bytes take longer than those.
+The engine cuts gradients into buckets (`Reduction.bucket_elements`) and begins one when the reduction's `Timing` says,
+as when the last micro-batch's backward is through with its layers. Here at most `MOST_BUCKETS` are played: of more,
+neighbours are taken together, and so many fewer are under way at a time. What is lost of their delays is little where a
+bucket's bytes take longer than those.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,7 +26,7 @@ class BucketCut(NamedTuple):
     under_way: int
     """Number of them that a holder reduces at a time."""
     final: tuple[tuple[float, ...], ...]
-    """For each stage whose peers hold them, the share of the last action after which each is final."""
+    """For each stage whose peers hold them, the share of the last action after which each may begin."""
 
 
 BucketsOf = Callable[[Reduction, float], BucketCut]
@@ -51,6 +52,8 @@ def buckets_of(plan: Plan, demand: ModelDemand) -> BucketsOf:
         kept = [ends[(number + 1) * len(ends) // played - 1] for number in range(played)]
         sizes = tuple(size * (end - before) / elements for before, end in zip([0, *kept], kept, strict=False))
         under_way = max(1, round(one.under_way * played / len(ends)))
+        if one.timing.begins == "after actions":
+            return BucketCut(sizes, under_way, ((1.0,) * played,) * len(one.stages))
         if one.is_shared and len(plan.stages) == 2:
             # Gradients of activations take the same links, and go first: no part is sent before the last of them.
             return BucketCut(sizes, under_way, ((1.0,) * played,) * 2)

@@ -11,6 +11,7 @@ from dtfm_protocol.job.job_file import Precision, Wire
 from dtfm_protocol.model.memory_model import BOUNDARY_BYTES_PER_VALUE, makes_copies, stage_bytes
 from dtfm_protocol.model.stage_compute import stage_compute
 from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.plan.reductions import Reduction
 from dtfm_protocol.plan.schedule import most_in_flight, most_waiting, orders
 from dtfm_protocol.view.view import LayerSeconds, NodeView
 from dtfm_protocol.wire.codec_sizes import BYTES_A_VALUE, FED_BACK, payload_bytes
@@ -332,6 +333,13 @@ def optimizer_seconds(plan: Plan, demand: ModelDemand, layers: Mapping[str, Laye
 def boundary_bytes(plan: Plan, demand: ModelDemand) -> tuple[tuple[int, int], ...]:
     """Return the bytes of one micro-batch's messages over each boundary of `plan`, in order: ahead, and back."""
     return tuple(map(demand.message_bytes, plan.wires))
+
+
+def reduced_bytes(plan: Plan, demand: ModelDemand, one: Reduction) -> float:
+    """Return the bytes of the gradients that a reduction of `plan` sums, as coded for the wire."""
+    if one.is_shared:
+        return demand.tied_gradient_bytes(plan.wire)
+    return demand.gradient_bytes(*one.layers(plan), plan.wire)
 
 
 def apart_of(nodes: Sequence[NodeView]) -> frozenset[str]:

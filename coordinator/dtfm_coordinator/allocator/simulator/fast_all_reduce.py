@@ -9,12 +9,15 @@ import numpy.typing as npt
 
 from dtfm_coordinator.allocator.foundations.compiled import compiled, compiled_inside
 from dtfm_coordinator.allocator.problem.problem_arrays import Problem
+from dtfm_protocol.plan.reductions import OWN_TIMING, SHARED_TIMING
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 OWN, TIED = range(2)
 """Reductions of a peer of first or last stage: among its stage's replicas, and among the peers of both stages."""
+PRIOR, OTHER = (OWN, TIED) if OWN_TIMING.priority <= SHARED_TIMING.priority else (TIED, OWN)
+"""The same, that which goes first where both are ready at one time before the other."""
 
 
 @compiled
@@ -141,9 +144,9 @@ def _both_exchanged(
     """Return when each peer of first and last stage has received, of each of its two reductions, what the others send
     when they are `ready`: as in `_exchanged`; by reduction and slot, as `sizes`, the parts, and `ready` are.
 
-    `whole` has the bytes of all parts together, by reduction and slot. What is ready first goes first, the
-    stage's own before what is shared: on links, which are free from `left` on, and on uplinks and downlinks, which are
-    from `sent` and `taken` on. All three are brought up to date.
+    `whole` has the bytes of all parts together, by reduction and slot. What is ready first goes first, and `PRIOR` of
+    what is ready at one time: on links, which are free from `left` on, and on uplinks and downlinks, which are from
+    `sent` and `taken` on. All three are brought up to date.
     """
     slots, firsts, lasts = len(peers), counts[0], counts[-1]
     arrived = ready.copy()
@@ -153,7 +156,7 @@ def _both_exchanged(
         if firsts <= sender < slots - lasts:
             continue
         here, near = peers[sender], firsts if sender < firsts else lasts
-        early = OWN if ready[OWN, sender] <= ready[TIED, sender] else TIED
+        early = PRIOR if ready[PRIOR, sender] <= ready[OTHER, sender] else OTHER
         for which in (early, 1 - early):
             others = near - 1 if which == OWN else firsts + lasts - 1
             begun, everything = ready[which, sender], others * sizes[which, sender]
@@ -180,7 +183,7 @@ def _both_exchanged(
         downlink = problem.downlink[peers[receiver]]
         if downlink == np.inf:
             continue
-        early = OWN if earliest[OWN, receiver] <= earliest[TIED, receiver] else TIED
+        early = PRIOR if earliest[PRIOR, receiver] <= earliest[OTHER, receiver] else OTHER
         for which in (early, 1 - early):
             if earliest[which, receiver] < np.inf:
                 near = firsts if receiver < firsts else lasts

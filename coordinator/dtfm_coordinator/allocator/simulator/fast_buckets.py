@@ -9,15 +9,20 @@ import numpy.typing as npt
 from dtfm_coordinator.allocator.foundations.compiled import compiled_inside
 from dtfm_coordinator.allocator.problem.bucket_cut import MOST_BUCKETS
 from dtfm_coordinator.allocator.problem.problem_arrays import Problem
-from dtfm_coordinator.allocator.simulator.fast_all_reduce import OWN, TIED
+from dtfm_coordinator.allocator.simulator.fast_all_reduce import OWN, PRIOR, TIED
 from dtfm_coordinator.allocator.simulator.fast_reduction import Cuts, Lines, reduced_at
-from dtfm_protocol.plan.reductions import BUCKETS_UNDER_WAY
+from dtfm_protocol.plan.reductions import BUCKETS_UNDER_WAY, OWN_TIMING, SHARED_TIMING
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 ROUNDING = 1e-9
 """Of a bucket's bytes: so much less than the end of a layer's gradients is that end."""
+EARLY = tuple(timing.begins == "with gradients" for timing in (OWN_TIMING, SHARED_TIMING))
+"""Whether buckets begin as their gradients are final, of each of `OWN` and `TIED`."""
+OWN_ROW, TIED_ROW = (0, 2) if PRIOR == OWN else (1, 0)
+"""Where `ends_reduced` has the first stage's own reduction, before the last one's, and what both share: in the order
+of priority, in which it plays what happens at one time."""
 
 
 @compiled_inside
@@ -41,7 +46,7 @@ def bucket_ends(problem: Problem, gradients: float) -> tuple[Floats, int]:
 def final_shares(
     problem: Problem, first: int, layers: int, stage: int, stages: int, which: int, ends: Floats
 ) -> Floats:
-    """Return the shares of the last action after which a stage's buckets with these ends are final.
+    """Return the shares of the last action after which a stage's buckets with these ends may begin.
 
     Args:
     first: first layer of the stage.
@@ -67,7 +72,7 @@ def final_shares(
             if which == OWN:
                 there += problem.gradient_before[layer + 1] - problem.gradient_before[layer]
         shares[number] = passed / whole if whole > 0.0 and there >= wanted else 1.0
-        if which == TIED and stages == 2:
+        if not EARLY[which] or (which == TIED and stages == 2):
             shares[number] = 1.0  # see `bucket_cut`
     return shares
 
@@ -189,7 +194,8 @@ def ends_reduced(
         # The link ahead is free: all that went over it has come back before its sender's last action.
         for pair in range(len(pairs)):
             lines.free[pairs[pair, 1], pairs[pair, 0]] = backlog[pair]
-    sizes = (own[0], own[1], problem.tied_gradients)
+    sizes = np.empty(3, dtype=np.float64)
+    sizes[OWN_ROW], sizes[OWN_ROW + 1], sizes[TIED_ROW] = own[0], own[1], problem.tied_gradients
     most = 1
     for which in range(3):
         most = max(most, min(MOST_BUCKETS, bucket_count(problem, sizes[which])))
@@ -198,10 +204,10 @@ def ends_reduced(
         cut, under_way = bucket_ends(problem, sizes[which])
         _fill(cuts, which, cut, under_way)
         for end in range(2):
-            if which == 1 - end:
+            if which == OWN_ROW + 1 - end:
                 continue
             first, stage = (0, 0) if end == 0 else (total - layers[-1], stages - 1)
-            kind = TIED if which == 2 else OWN
+            kind = TIED if which == TIED_ROW else OWN
             final = final_shares(problem, first, layers[stage], stage, stages, kind, cut)
             for holder in range(len(chosen)):
                 if (holder < counts[0]) != (end == 0):

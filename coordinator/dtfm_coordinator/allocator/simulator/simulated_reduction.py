@@ -1,8 +1,8 @@
 """One reduction of a simulated step, bucket by bucket, as `node/dtfm_node/engine` runs it.
 
-A holder begins a bucket when its gradient is final, in order, and not more than some at a time. It adds to its own part
-what the holders below it in the part's tree send, and sends the sum on; the part's owner, who has all, gives the total
-to all down the same tree. Without trees, all send to the owner directly.
+A holder begins a bucket when it may, as when its gradient is final, in order, and not more than some at a time. It
+adds to its own part what the holders below it in the part's tree send, and sends the sum on; the part's owner, who has
+all, gives the total to all down the same tree. Without trees, all send to the owner directly.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,6 +28,8 @@ class SimulatedReduction:
             under_way: buckets that a holder reduces at a time.
         """
         self._one, self._buckets, self._under_way, self._network = one, tuple(buckets), under_way, network
+        self.due = one.timing.due
+        """What waits for it."""
         self._kind: TransferKind = "tied all-reduce" if one.is_shared else "all-reduce"
         self._rows = [links.index[peer] for peer in one.holders]
         self._place = {row: place for place, row in enumerate(self._rows)}

@@ -27,7 +27,7 @@ from dtfm_coordinator.allocator.simulator.simulated_network import SimulatedMess
 from dtfm_coordinator.allocator.simulator.simulated_reduction import SimulatedReduction
 from dtfm_coordinator.allocator.simulator.simulated_timeline import SimulatedSpan, Simulation
 from dtfm_protocol.plan.plan import Plan
-from dtfm_protocol.plan.reductions import reductions
+from dtfm_protocol.plan.reductions import by_priority, reductions
 from dtfm_protocol.plan.schedule import Action, orders
 
 SIMULTANEOUS = 1e-12
@@ -113,9 +113,9 @@ class _Step:
         self._network = SimulatedNetwork(links, self._events.at)
         self._stage_of = {peer: stage for stage in range(self._last + 1) for peer in plan.replicas(stage)}
         self._reductions: list[list[tuple[SimulatedReduction, tuple[float, ...]]]] = [[] for _ in plan.stages]
-        """Reductions in which the peers of each stage take part, in the order in which they send parts, each with the
-        shares of the last action after which buckets are final."""
-        for one in reductions(plan, tied=tied_gradient_bytes > 0):
+        """Reductions in which the peers of each stage take part, in the order of their priorities, each with the shares
+        of the last action after which buckets may begin."""
+        for one in by_priority(reductions(plan, tied=tied_gradient_bytes > 0)):
             cut = buckets(one, tied_gradient_bytes if one.is_shared else gradient_bytes[one.stages[0]])
             reduction = SimulatedReduction(one, cut.sizes, cut.under_way, links, self._network)
             for stage, final in zip(one.stages, cut.final, strict=True):
@@ -226,8 +226,9 @@ class _Step:
         """Return the seconds when each peer learns of the commit; infinite where it never does."""
         arbiter = self._links.index[self._plan.peers[0]]
         rows = {peer: self._links.index[peer] for peer in self._stage_of}
+        due = [[reduction for reduction, _ in each if reduction.due == "vote"] for each in self._reductions]
         held = {
-            row: max(reduction.held.get(row, math.inf) for reduction, _ in self._reductions[self._stage_of[peer]])
+            row: max(reduction.held.get(row, math.inf) for reduction in due[self._stage_of[peer]])
             for peer, row in rows.items()
         }
         decided = max(time + self._delay(row, arbiter) for row, time in held.items())
