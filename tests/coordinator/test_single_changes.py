@@ -4,19 +4,29 @@ from dataclasses import replace
 
 import pytest
 
+from dtfm_coordinator.allocator.all_reduces.carried_trees import carried, summed_likewise
+from dtfm_coordinator.allocator.all_reduces.chosen_trees import with_trees
+from dtfm_coordinator.allocator.all_reduces.sized_parts import by_links
 from dtfm_coordinator.allocator.allocate import allocate
-from dtfm_coordinator.allocator.workload import predict
+from dtfm_coordinator.allocator.workload import Workload, predict
 from dtfm_coordinator.tools.explain import single_changes as module
 from dtfm_coordinator.tools.explain.single_changes import SingleChange, TriedChanges, single_changes
 from dtfm_coordinator.tools.explain.step_report import change_lines
 from dtfm_lab.networks.catalogue import network
 from dtfm_protocol.job.job_file import Planning, Wire
 from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.plan.reduction_trees import ReductionTrees
+from dtfm_protocol.plan.reductions import reductions
+from dtfm_protocol.plan.summed_parts import WHOLE, SummedParts
 from dtfm_protocol.view.view import View
 from tests.coordinator.test_explain import DEMAND, plan, swarm, work
+from tests.harness.drawn_trees import drawn_trees
 
 FAST_PAIRS = swarm("abcd", gbps=0.05, links={"ab": 10.0, "cd": 10.0})
 """a is near b, and c near d."""
+TWO_SLOW = swarm("abcdx", gbps=1.0, links={"ab": 0.001, "cd": 0.001})
+"""Neither a and b nor c and d are well connected."""
+HEAVY = replace(DEMAND, layer_parameters=(1_000_000,) * 4)
 
 
 def of(placed: Plan, view: View, planning: Planning | None = None) -> tuple[TriedChanges, float]:
@@ -54,6 +64,75 @@ def test_boundaries_of_a_changed_layout_are_coarse_only_where_its_own_links_are_
     (exchange,) = (one for one in told.best if "exchanged" in one.words)
     other = plan("ad", "cb").model_copy(update={"wire": fine})
     assert exchange.seconds < 0.9 * predict(slow, work(2, planning), other).cost.total
+
+
+def along_trees(straight: Plan) -> tuple[Plan, Workload, float]:
+    """A plan on `TWO_SLOW` whose first stage sums along trees, the job, and the seconds of a step."""
+    job = replace(work(len(straight.routes)), demand=HEAVY)
+    sized, cost = by_links(TWO_SLOW, job, straight)
+    placed, cost = with_trees(TWO_SLOW, job, sized, cost)
+    assert placed.trees is not None
+    assert any(placed.trees.stages[0])
+    return placed, job, cost.total
+
+
+def test_a_stage_whose_replicas_stay_keeps_its_trees_in_a_changed_plan() -> None:
+    placed, job, total = along_trees(plan("ax", "bx", "cx", "dx"))
+    told = single_changes(placed, TWO_SLOW, job, total)
+    (moved,) = (one for one in told.best if one.words.startswith("a layer from stage"))
+    changed = {
+        depth: plan("ax", "bx", "cx", "dx").model_copy(update={"stages": ((0, depth), (depth, 4))}) for depth in (1, 3)
+    }
+    likely = min(predict(TWO_SLOW, job, carried(placed, one)).cost.total for one in changed.values())
+    assert moved.seconds <= likely * (1 + 1e-9)
+    assert moved.seconds < 0.5 * min(by_links(TWO_SLOW, job, one)[1].total for one in changed.values())
+
+
+def test_a_stage_whose_replicas_change_has_trees_laid_anew() -> None:
+    """Without one of a slow pair the other pair is as slow as before."""
+    placed, job, total = along_trees(plan("ax", "bx", "cx", "dx"))
+    told = single_changes(placed, TWO_SLOW, job, total)
+    (without,) = (one for one in told.best if one.words.startswith("without"))
+    left = [plan("ax", "bx", "cx", "ax"), plan("ax", "bx", "bx", "dx"), plan("ax", "cx", "cx", "dx")]
+    assert without.seconds < 0.98 * min(by_links(TWO_SLOW, job, one)[1].total for one in left)
+
+
+def test_trees_that_are_worse_than_going_straight_are_left_behind() -> None:
+    """All of these lead over the one slow link."""
+    straight, job = plan("a", "b", "c", "d"), replace(work(4), demand=HEAVY)
+    good = swarm("abcd", gbps=1.0, links={"ad": 0.001})
+    chain = (((0, 3, 3, 0), (1, 1, 0, 0), (3, 3, 2, 2), (3, 0, 0, 3)),)  # everything goes over the link of a and d
+    bad = straight.model_copy(update={"trees": ReductionTrees(stages=chain)})
+    found, cost = summed_likewise(good, job, bad, straight)
+    sized, direct = by_links(good, job, straight)
+    assert predict(good, job, carried(bad, sized)).cost.total > direct.total
+    assert cost.total <= direct.total
+    assert found.trees is None or found.trees.stages != chain
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_carried_trees_lead_over_the_same_peers_in_any_order(seed: int) -> None:
+    before, after = plan("ax", "bx", "cx", "dx"), plan("dx", "bx", "ax", "cx")
+    before = before.model_copy(
+        update={
+            "parts": SummedParts(stages=((1, 2, 3, WHOLE - 6), ()), shared=(5, 4, 3, 2, WHOLE - 14)),
+            "trees": ReductionTrees(stages=(drawn_trees(4, seed), ()), shared=drawn_trees(5, seed)),
+        }
+    )
+    found = carried(before, after)
+    for old, new in zip(reductions(before, tied=True), reductions(found, tied=True), strict=True):
+        ways = [
+            {
+                (one.holders[part], one.holders[place]): one.holders[one.parent(part, place)]
+                for part in range(len(one.holders))
+                for place in range(len(one.holders))
+            }
+            for one in (old, new)
+        ]
+        assert ways[0] == ways[1]
+        assert dict(zip(old.holders, old.sizes, strict=True)) == dict(zip(new.holders, new.sizes, strict=True))
+    lone = plan("ax", "bx", "cx", "cx")
+    assert carried(before, lone) == lone
 
 
 def test_of_a_good_plan_each_kind_is_told_with_what_it_costs() -> None:

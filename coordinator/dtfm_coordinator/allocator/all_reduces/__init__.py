@@ -1,5 +1,6 @@
 """All-reduces made for the links of who takes part: how much each sums, and along which trees.
 
+- `carried_trees`: reductions of a changed plan, with parts and trees of the plan before it
 - `chosen_trees`: a plan whose gradients are summed along trees where that is faster than straight to who sums them
 - `sized_parts`: parts of the all-reduces that are sized to links, by a linear program
 - `tree_search`: the search for trees, and for how much goes along each, by simulated annealing

@@ -4,8 +4,9 @@ Only on links that are each alone: where a peer's links share its line, what it 
 what it saves them, and parts that are sized to lines (`sized_parts`) do better.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,7 @@ from dtfm_coordinator.allocator.all_reduces.tree_search import annealed
 from dtfm_coordinator.allocator.all_reduces.tree_shapes import direct, shapes
 from dtfm_coordinator.allocator.foundations.links import Links
 from dtfm_coordinator.allocator.problem.bucket_cut import BucketCut, buckets_of
+from dtfm_coordinator.allocator.problem.model_demand import reduced_bytes
 from dtfm_coordinator.allocator.simulator.fast_reduction import Cuts, Lines, reduced_at
 from dtfm_coordinator.allocator.simulator.predicted_seconds import PredictedSeconds
 from dtfm_coordinator.allocator.workload import Workload, predict
@@ -27,6 +29,7 @@ from dtfm_protocol.wire.codec_sizes import BYTES_A_VALUE
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+T = TypeVar("T")
 
 FEWEST_HOLDERS, MOST_HOLDERS = 3, 16
 """Holders of a reduction for which trees are searched: two have one link, and of many more the search takes long."""
@@ -37,16 +40,19 @@ WORTH = 0.02
 for where it is slow."""
 
 
-def with_trees(view: View, work: Workload, plan: Plan, cost: PredictedSeconds) -> tuple[Plan, PredictedSeconds]:
+def with_trees(
+    view: View, work: Workload, plan: Plan, cost: PredictedSeconds, stages: Collection[int] | None = None
+) -> tuple[Plan, PredictedSeconds]:
     """Return the plan with trees for its reductions, and parts for them, where its step, simulated exactly, is shorter
     with them; and what it takes. Stages whose reductions are not worth it stay as they are.
 
     Args:
         cost: what its step takes as it is.
+        stages: those that may have other trees than they have; None: all.
     """
     links, ends = Links.of(view), None
     for one in reductions(plan, tied=False):
-        if not _is_fit(links, one):
+        if (stages is not None and one.stages[0] not in stages) or not _is_fit(links, one):
             continue
         ends = last_ends(predict(view, work, plan)) if ends is None else ends
         tried = _with_one(links, work, plan, one, ends)
@@ -67,8 +73,7 @@ def _is_fit(links: Links, one: Reduction) -> bool:
 
 def _with_one(links: Links, work: Workload, plan: Plan, one: Reduction, ends: Mapping[str, float]) -> Plan:
     """Return the plan with trees for one stage's reduction, which may not be better."""
-    stage, count = one.stages[0], len(one.holders)
-    size = work.demand.gradient_bytes(*plan.stages[stage], plan.wire)
+    count, size = len(one.holders), reduced_bytes(plan, work.demand, one)
     alpha, beta = links.pairs(one.holders, one.holders)
     alpha, beta = np.ascontiguousarray(alpha), np.ascontiguousarray(beta)
     np.fill_diagonal(alpha, 0.0)
@@ -92,24 +97,26 @@ def _with_one(links: Links, work: Workload, plan: Plan, one: Reduction, ends: Ma
     most = max(MOST_TIMES / count, float(shares.max()))
     _, trees, shares = annealed(lines, _cuts(cut, ready, shares), between, trees, most, moves, 0)
     parts = whole_parts(shares)
-    kept = _as_trees(trees, parts)
-    stages = range(len(plan.stages))
-    had_parts, had_trees = plan.parts, plan.trees
-    return plan.model_copy(
-        update={
-            "parts": SummedParts(
-                stages=tuple(
-                    parts if at == stage else had_parts.stages[at] if had_parts is not None else () for at in stages
-                ),
-                shared=had_parts.shared if had_parts is not None else (),
-            ),
-            "trees": ReductionTrees(
-                stages=tuple(
-                    kept if at == stage else had_trees.stages[at] if had_trees is not None else () for at in stages
-                )
-            ),
-        }
-    )
+    return laid(plan, one, parts, _as_trees(trees, parts))
+
+
+def laid(plan: Plan, one: Reduction, parts: Parts, trees: Trees) -> Plan:
+    """Return the plan with these parts and trees of one of its reductions."""
+    none = ((),) * len(plan.stages)
+    all_parts, all_trees = plan.parts or SummedParts(stages=none), plan.trees or ReductionTrees(stages=none)
+    if one.is_shared:
+        all_parts = all_parts.model_copy(update={"shared": parts})
+        all_trees = all_trees.model_copy(update={"shared": trees})
+    else:
+        (at,) = one.stages
+        all_parts = all_parts.model_copy(update={"stages": _put(all_parts.stages, at, parts)})
+        all_trees = all_trees.model_copy(update={"stages": _put(all_trees.stages, at, trees)})
+    return plan.model_copy(update={"parts": all_parts, "trees": all_trees})
+
+
+def _put(among: tuple[T, ...], at: int, one: T) -> tuple[T, ...]:
+    """Return a tuple with another element in one place."""
+    return (*among[:at], one, *among[at + 1 :])
 
 
 def _cuts(cut: BucketCut, ready: Floats, shares: Floats) -> Cuts:

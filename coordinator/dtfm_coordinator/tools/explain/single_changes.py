@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dtfm_coordinator.allocator.all_reduces.sized_parts import by_links
+from dtfm_coordinator.allocator.all_reduces.carried_trees import summed_likewise
 from dtfm_coordinator.allocator.coarse_boundaries import Wires, over_wires, weighed, wires_to_try, with_wires
 from dtfm_coordinator.allocator.foundations.shapes import has_shape
 from dtfm_coordinator.allocator.paced_plan import paced
@@ -18,7 +18,7 @@ from dtfm_coordinator.allocator.problem.problem_arrays import Problem
 from dtfm_coordinator.allocator.search.layout import Layout
 from dtfm_coordinator.allocator.search.neighbours import ALIKE, Kind, LayoutChange, Neighbours, priced
 from dtfm_coordinator.allocator.simulator.compiled_schedule import kinds_of
-from dtfm_coordinator.allocator.workload import Workload, pose, predict
+from dtfm_coordinator.allocator.workload import Workload, pose
 from dtfm_coordinator.tools.formatting import named
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.view.view import View
@@ -63,7 +63,9 @@ def single_changes(plan: Plan, view: View, work: Workload, total: float) -> Trie
 
     Memory and the owner's fixed numbers of stages and replicas are kept to. After peers have changed, their stages'
     shares of micro-batches stay with the places or follow the speeds, whatever is better; layers are shared out anew
-    where they no longer fit. What moving there would take is not counted.
+    where they no longer fit. What moving there would take is not counted. Where the plan has sized parts, or trees, so
+    has a changed one: parts are sized anew; a stage whose replicas are the same peers keeps its trees, others have them
+    laid anew, and none where straight is faster (`carried_trees`).
 
     Args:
         total: seconds of a step of the plan, exactly simulated.
@@ -149,5 +151,5 @@ def _played(
     changed = with_wires(layout.plan(view.ids, plan.schedule, plan.wire, layout.recomputed(over)), wires)
     if posed.paced:
         changed = paced(view, work, changed, layout.in_flight(over, view.ids))
-    cost = predict(view, work, changed).cost if plan.parts is None else by_links(view, work, changed)[1]
+    changed, cost = summed_likewise(view, work, plan, changed)
     return weighed(changed, cost.total), cost.total
