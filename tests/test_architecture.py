@@ -52,7 +52,6 @@ LONGER = {
     "TrainingStage": "one state of one stage: what is computed on it, and how it becomes the next",
     "Timeouts": "a table, two lines a row",
     "SwarmState": "one memory of all that is heard of a swarm, which its readers ask",
-    "TlsStream": "one connection: its handshake, its bytes both ways, and what its kernel tells of them",
 }
 """Classes of more lines than that, and why each is not cut."""
 

@@ -65,11 +65,7 @@ class TlsStream:
         self.way = way
         self.heard = -math.inf
         """Time at which bytes came last, on the clock of `time.monotonic`."""
-        connection.setblocking(False)
-        for level, name, value in _SOCKET_OPTIONS:
-            if hasattr(socket, name):
-                with contextlib.suppress(OSError):  # some systems know an option that they do not take
-                    connection.setsockopt(level, getattr(socket, name), value)
+        _prepare(connection)
         self._caps = caps or TrafficCaps()
         self._socket = connection
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -159,10 +155,7 @@ class TlsStream:
 
     def pace(self, bytes_per_second: float) -> None:
         """Set the kernel's pace (Linux), as `Stream.pace`."""
-        if sys.platform.startswith("linux"):
-            limit = _NO_PACE if math.isinf(bytes_per_second) else max(1, int(bytes_per_second))
-            with contextlib.suppress(OSError):  # the stream has ended
-                self._socket.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, struct.pack("=Q", limit))
+        _set_pace(self._socket, bytes_per_second)
 
     def delivered(self) -> float | None:
         """Return the bytes a second that arrived while writes waited for the line, as `Stream.delivered`."""
@@ -245,6 +238,23 @@ class TlsStream:
 
     def _closed(self) -> StreamClosed:
         return StreamClosed(f"{short(self.peer) or 'the other end'} closed the stream")
+
+
+def _prepare(connection: socket.socket) -> None:
+    """Set the options of a connection that a stream is to have."""
+    connection.setblocking(False)
+    for level, name, value in _SOCKET_OPTIONS:
+        if hasattr(socket, name):
+            with contextlib.suppress(OSError):  # some systems know an option that they do not take
+                connection.setsockopt(level, getattr(socket, name), value)
+
+
+def _set_pace(connection: socket.socket, bytes_per_second: float) -> None:
+    """Set the kernel's pace of a connection (Linux); infinite: it has none."""
+    if sys.platform.startswith("linux"):
+        limit = _NO_PACE if math.isinf(bytes_per_second) else max(1, int(bytes_per_second))
+        with contextlib.suppress(OSError):  # the stream has ended
+            connection.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, struct.pack("=Q", limit))
 
 
 def _pieces(buffers: tuple[Bytes, ...]) -> Iterator[Bytes]:
