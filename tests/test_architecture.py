@@ -51,7 +51,6 @@ LONGER = {
     "Trainer": "the steps of one plan, in the order in which a step happens",
     "TrainingStage": "one state of one stage: what is computed on it, and how it becomes the next",
     "Timeouts": "a table, two lines a row",
-    "SwarmState": "one memory of all that is heard of a swarm, which its readers ask",
 }
 """Classes of more lines than that, and why each is not cut."""
 

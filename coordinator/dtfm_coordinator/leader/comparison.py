@@ -150,7 +150,7 @@ class Comparison:
         if not self.is_urgent or found.cost is None:
             return math.inf
         present = await self._layout_maker.step_seconds(plan)
-        return step_patience(self._state.step_seconds(), present, found.cost.total)
+        return step_patience(self._state.progress.seconds(), present, found.cost.total)
 
     async def _hears_all(self, plan: Plan, broken: Callable[[], bool]) -> bool:
         heard = await self._layout_maker.hears_all(plan, broken)

@@ -130,7 +130,7 @@ class MessageHandlers:
             gbps = {sender: rate for sender, rate in message.received_gbps.items() if sender in peers}
             state.pace.reported(peer, plan, message.step, message.busy_seconds)
             state.link_watch.reported(peer, plan.version, message.step, gbps)
-            state.reached(message.step)
+            state.progress.reached(peer, plan, message.step, message.standing.holdings)
             going = {receiver: rate for receiver, rate in message.sent_gbps.items() if receiver in peers}
             state.link_watch.sending(peer, plan.version, going)
             state.owed.reached(peer, plan.version, message.step)

@@ -22,6 +22,7 @@ from dtfm_coordinator.records.accusation_file import KeptAccusations
 from dtfm_coordinator.records.event_log import PlanEvent, append
 from dtfm_coordinator.records.state_vote_file import StateVoteFile
 from dtfm_coordinator.records.state_votes import Pairs, Part, certified, without_disputed
+from dtfm_coordinator.swarm.step_progress import StepProgress
 from dtfm_protocol.identity.keys import short
 from dtfm_protocol.plan.lineage import Chain
 from dtfm_protocol.plan.mark import StateDigest
@@ -72,8 +73,7 @@ class SwarmState(ChangeSignal):
         """Plan in force as `serving` saw it last, and its peers."""
         self._chain: tuple[Plan | None, Chain] = (None, Chain())
         """Plan in force as `judged` saw it last, and its chain."""
-        self._reached = 0, self.clock.now()
-        """Newest step that a peer has applied, and when that was heard."""
+        self.progress = StepProgress(self.clock.now, self._is_signed)
         self.event: PlanEvent | None = None
         """Event to be written down when the plan has begun; None: it was."""
 
@@ -225,15 +225,6 @@ class SwarmState(ChangeSignal):
             here: peers that answer.
         """
         return certified(mark, self._votes.votes, chain.replicas_of, here, self._votes.say)
-
-    def reached(self, step: int) -> None:
-        """Note that a peer that trains has applied `step`."""
-        if step > self._reached[0]:
-            self._reached = step, self.clock.now()
-
-    def step_seconds(self) -> float:
-        """Return the seconds for which the step under way has been, at least."""
-        return self.clock.now() - self._reached[1]
 
     def begun(self, plan: Plan) -> None:
         """Write the event of `plan` down, once, now that all its peers hold its state."""
