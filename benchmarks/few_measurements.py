@@ -1,6 +1,7 @@
 """Plans from few measurements beside plans from all: what a step costs under each, on links that are all known.
 
     python -m benchmarks.few_measurements [--nodes 16 64] [--homes 20] [--out benchmarks/results/few_measurements.md]
+        [--missing]
 
 On made-up networks the pairs are measured that a coordinator would have measured before its first plan, as in
 `benchmarks.estimates`, and what lines carry in all, where that is less than what links do. The plan is then made as a
@@ -13,7 +14,7 @@ spare moments links are measured that a better plan might use: the last plan is 
 import argparse
 import multiprocessing
 from collections.abc import Collection
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from statistics import median
 
@@ -21,12 +22,13 @@ import numpy as np
 from rich.progress import track
 
 from benchmarks.estimates import measured_few
-from benchmarks.tables import keep, markdown, show
+from benchmarks.tables import keep, markdown, show, values, values_with
 from benchmarks.world.paced import World
 from dtfm_coordinator.allocator.allocate import allocate
 from dtfm_coordinator.allocator.workload import Workload, predict
 from dtfm_coordinator.leader.measured_plans import WORTH
 from dtfm_coordinator.links.chosen_pairs import in_rounds
+from dtfm_coordinator.links.filled_rounds import filled
 from dtfm_coordinator.links.plan_pairs import pairs_of
 from dtfm_coordinator.links.plan_revision import PlanRevision
 from dtfm_coordinator.links.probe_rounds import Pair
@@ -128,7 +130,7 @@ def planned(links: FewLinks, work: Workload, in_force: Plan | None = None) -> Pl
     """Return the plan that a coordinator makes of what is known, measuring what the plan uses."""
     carried = pairs_of(in_force) if in_force is not None else ()
     tied = work.demand.trained_tied_parameters > 0
-    revision = PlanRevision(links, tied=tied, carried=carried)  # type: ignore[arg-type]
+    revision = PlanRevision(links, tied=tied, carried=carried, first=in_force is None)  # type: ignore[arg-type]
     plan, made = None, list[Plan]()
     while True:
         view = links.view
@@ -154,7 +156,7 @@ def looked(links: FewLinks, work: Workload, plan: Plan) -> Plan:
         if not _is_other(hoped := found_by(at_best(links.view), work, begun=plan, in_force=plan), plan):
             return plan
         pairs = links.unmeasured(pairs_of(hoped) - pairs_of(plan))
-        links.measure(in_rounds(pairs)[:1])
+        links.measure(filled(in_rounds(pairs)[:1], links.view))
         if _is_other(found_by(links.view, work, begun=plan, in_force=plan), plan):
             plan = planned(links, work, plan)
         elif not pairs:
@@ -199,19 +201,36 @@ def row(name: str, nodes: int, runs: list[tuple[float, ...]]) -> tuple[str, ...]
     )  # fmt: skip
 
 
+def key(name: str, nodes: int, seed: int) -> str:
+    """Return the name under which a run is kept."""
+    return f"{name} {nodes} {seed}"
+
+
+def kept(out: Path | None, cases: list[tuple[str, int, int]]) -> dict[tuple[str, int, int], tuple[float, ...]]:
+    """Return the runs that are kept beside a table."""
+    found = values(out)
+    return {case: tuple(found[key(*case)]) for case in cases if key(*case) in found}
+
+
 def main() -> None:
     """Measure, print, keep."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, nargs="+", default=[16, 64])
     parser.add_argument("--homes", type=int, default=20, help="worlds of 64 volunteers at home")
     parser.add_argument("--networks", nargs="+", default=[name for name in NETWORKS if name != "home"])
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--out", type=Path, help="runs are kept beside it as they end")
+    parser.add_argument("--missing", action="store_true", help="make only the runs that are not kept")
     options = parser.parse_args()
     cases = [(name, nodes, 1) for name in options.networks for nodes in options.nodes]
     cases += [("home", 64, options.homes)] if options.homes else []
     every = [(name, nodes, seed) for name, nodes, seeds in cases for seed in range(seeds)]
+    found = kept(options.out, every) if options.missing else {}
+    left = [case for case in every if case not in found]
     with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as pool:
-        found = dict(zip(every, track(pool.map(run, *zip(*every, strict=True)), total=len(every)), strict=True))
+        running = {pool.submit(run, *case): case for case in left}
+        for done in track(as_completed(running), total=len(left)):
+            found[running[done]] = done.result()
+            values_with(options.out, key(*running[done]), done.result())
     rows = [row(name, nodes, [found[name, nodes, seed] for seed in range(seeds)]) for name, nodes, seeds in cases]
     title = "Steps of plans from few measurements, over those of plans from all"
     show(title, HEADINGS, rows)

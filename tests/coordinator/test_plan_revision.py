@@ -7,7 +7,15 @@ import pytest
 
 from dtfm_coordinator.links.link_table import LinkTable
 from dtfm_coordinator.links.plan_pairs import pairs_along, pairs_of
-from dtfm_coordinator.links.plan_revision import DIFFERENT, MOST_REVISIONS, MOST_ROUNDS, REVISIONS, PlanRevision
+from dtfm_coordinator.links.plan_revision import (
+    DIFFERENT,
+    FIRST_REVISIONS,
+    FIRST_ROUNDS,
+    MOST_REVISIONS,
+    MOST_ROUNDS,
+    REVISIONS,
+    PlanRevision,
+)
 from dtfm_coordinator.links.view_bounds import at_worst
 from dtfm_protocol.control.messages import ProbeResult, ProbeRound
 from dtfm_protocol.discovery.records import Link, LinkReport
@@ -83,6 +91,45 @@ def test_it_is_made_anew_so_often_and_no_more_and_the_last_time_on_the_worst_tha
         if revision.stands():
             break
     assert plans == REVISIONS + 1
+
+
+def test_the_first_plan_is_made_anew_more_often_as_long_as_few_rounds_were_measured_for_it() -> None:
+    def plans(plan: Plan, peers: str) -> int:
+        links, made = a_table(), 0
+        revision = PlanRevision(links, tied=False, first=True)
+        while made == 0 or not revision.stands():
+            known = view(links)
+            assert (revision.seen(known) is known) == (not made or not revision._is_spent)
+            made += 1
+            for pair in itertools.combinations(peers, 2):
+                links.forget_pair(*pair)
+            measure(links, revision.planned(plan, view(links)), link(0.1 / DIFFERENT / 2))
+        return made
+
+    of_two = Plan(version=1, stages=((0, 1), (1, 2)), routes=(("a", "b"),))
+    assert plans(of_two, "ab") == FIRST_REVISIONS + 1 > REVISIONS + 1
+    replicas = Plan(version=1, stages=((0, 1),), routes=tuple((peer,) for peer in "abcdefg"))
+    assert plans(replicas, "abcdefg") == -(-FIRST_ROUNDS // MOST_ROUNDS) + 1
+
+
+@pytest.mark.parametrize(("gbps", "stands"), [(None, True), (0.01, True), (9.0, False)])
+def test_peers_that_the_first_plan_does_not_use_measure_meanwhile_and_count_where_they_are_better(
+    gbps: float | None, stands: bool
+) -> None:
+    """Nothing is known of any link."""
+    plan = Plan(version=1, stages=((0, 1), (1, 2)), routes=(("p00", "p01"), ("p00", "p02")))
+    assert sum(map(len, PlanRevision(LinkTable(), tied=False).planned(plan, many(LinkTable())))) == 3
+    links = LinkTable()
+    known = many(links)
+    revision = PlanRevision(links, tied=False, first=True)
+    rounds = revision.planned(plan, known)
+    used = pairs_of(plan)
+    assert [len(turn) for turn in rounds] == [len(MANY) // 2] * 3
+    assert sum(frozenset(pair) in used for turn in rounds for pair in turn) == len(used)
+    measure(links, [[pair for pair in turn if frozenset(pair) in used] for turn in rounds], link(1.0, 0.1))
+    beside = [[pair for pair in turn if frozenset(pair) not in used] for turn in rounds]
+    measure(links, beside, None if gbps is None else link(gbps, 0.1))
+    assert revision.stands() is stands
 
 
 def test_where_peers_cannot_talk_it_is_made_anew_though_not_for_ever() -> None:

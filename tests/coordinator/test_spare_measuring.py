@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from dtfm_coordinator.leader.spare_measuring import PATIENCE, SpareMeasuring
+from dtfm_coordinator.links import filled_rounds
 from dtfm_coordinator.links.view_bounds import at_best
 from dtfm_protocol.control.messages import ProbeResult, ProbeRound
 from dtfm_protocol.discovery.records import Link, LinkReport
@@ -84,6 +85,13 @@ async def look(swarm: Swarm, one: SpareMeasuring) -> bool:
     return await one.look(plan)
 
 
+@pytest.fixture
+def trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No estimates are so poor that more is measured than what a plan might use."""
+    monkeypatch.setattr(filled_rounds, "POOR", np.inf)
+
+
+@pytest.mark.usefixtures("trusted")
 async def test_a_fast_link_that_nobody_knows_is_found_by_and_by_and_nobody_is_told_of_looks(swarm: Swarm) -> None:
     one, before = spare(swarm), unmeasured(swarm)
     assert before == {"ae", "bf", "cg", "dh"}
@@ -100,6 +108,14 @@ async def test_a_fast_link_that_nobody_knows_is_found_by_and_by_and_nobody_is_to
     assert set(swarm.planner.standstills) == {STANDSTILL}
 
 
+async def test_where_estimates_are_poor_all_who_are_free_measure_in_the_round_of_a_look(swarm: Swarm) -> None:
+    one, before = spare(swarm), unmeasured(swarm)
+    assert not await look(swarm, one)
+    assert len(swarm.rounds) == 1
+    assert set(swarm.asked) == before
+
+
+@pytest.mark.usefixtures("trusted")
 async def test_where_no_unknown_link_is_any_good_all_are_left_alone_in_the_end(swarm: Swarm) -> None:
     one = spare(swarm)
     for _ in range(len(unmeasured(swarm)) + 1):

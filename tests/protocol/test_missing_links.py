@@ -139,6 +139,31 @@ def test_per_peer_limits_cap_what_was_not_measured() -> None:
     np.testing.assert_allclose(estimated_bandwidth(given, nowhere(3), up, down).values, wanted)
 
 
+def test_links_that_slow_lines_limit_say_nothing_of_others_and_lines_that_are_known_leave_little_doubt() -> None:
+    """A quarter sits behind slow lines; of the others neighbours have fast links, and the rest slower ones."""
+    site = np.arange(PEERS) % 4
+    near, slow = site[:, None] == site[None, :], (site[:, None] == 0) | (site[None, :] == 0)
+    truth = np.where(slow, 0.05, np.where(near, 10.0, 1.0))
+    lines = np.where(site == 0, 0.05, np.inf)
+    given = holed(np.triu(truth) + np.triu(truth).T, 0.9)
+    estimate = estimated_bandwidth(given, nowhere(PEERS), lines, lines, np.where(near, 0.5, 15.0))
+    assert misses(estimate.values, truth, given).max() < 0.01
+    assert estimate.spread < 1.2
+
+
+def test_where_links_follow_from_nothing_one_figure_stands_in_for_all() -> None:
+    """One that is fitted to few would be too good at some of them, and these a search would take."""
+    rng = np.random.default_rng(3)
+    truth, delays = np.exp(rng.uniform(-4, 2, (PEERS, PEERS))), rng.uniform(1, 200, (PEERS, PEERS))
+    given = holed(truth, 0.95)
+    free = unlimited(PEERS)
+    estimate = estimated_bandwidth(given, nowhere(PEERS), free, free, delays)
+    gaps = np.isnan(given) & ~np.eye(PEERS, dtype=bool)
+    assert np.ptp(estimate.values[gaps]) == 0
+    assert estimate.values[gaps][0] == pytest.approx(np.nanmedian(given))
+    assert estimate.spread > 5
+
+
 def test_where_nothing_is_measured_limits_stand_in_else_a_gigabit_and_no_delay() -> None:
     nothing = [[None] * 3] * 3
     nodes = [{"id": "a", "up_gbps": 0.1}, {"id": "b", "down_gbps": 0.05}, {"id": "c"}]

@@ -55,7 +55,7 @@ class MeasuredPlans:
         planner = self._context.planner
         before = self._state.plan
         carried = pairs_of(before, tied=planner.is_tied) if before is not None else frozenset[frozenset[str]]()
-        revision = PlanRevision(self._links, tied=planner.is_tied, carried=carried)
+        revision = PlanRevision(self._links, tied=planner.is_tied, carried=carried, first=before is None)
         plan: Plan | None = None
         made: list[Plan] = []
         while True:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dtfm_coordinator.leader.new_layout import LayoutMaker
 from dtfm_coordinator.leader.planner import Planner
 from dtfm_coordinator.links.chosen_pairs import in_rounds
+from dtfm_coordinator.links.filled_rounds import filled
 from dtfm_coordinator.links.plan_pairs import pairs_of
 from dtfm_coordinator.links.view_bounds import at_best, is_measured
 from dtfm_coordinator.swarm.swarm_state import SwarmState
@@ -26,8 +27,9 @@ class SpareMeasuring:
 
     Which these are a plan says that is made as if each of them were as good as it may well be: optimism in the face of
     uncertainty (Lai and Robbins, Advances in Applied Mathematics, 1985). Each look makes such a plan, and has one round
-    of disjoint pairs of it measured. Where it is the plan in force, nothing that is left to learn is worth a move, and
-    there is no further look until another plan is in force, somebody comes or leaves, or something else is measured.
+    of disjoint pairs of it measured, with others where estimates are poor. Where it is the plan in force, nothing that
+    is left to learn is worth a move, and there is no further look until another plan is in force, somebody comes or
+    leaves, or something else is measured.
     """
 
     def __init__(
@@ -80,7 +82,7 @@ class SpareMeasuring:
         if not pairs:
             self._settled = self._situation(plan)
             return hoped is not None and not unknown
-        turn = in_rounds(pairs)[0]
+        (turn,) = filled(in_rounds(pairs)[:1], view)
         self._looked[1].update(map(frozenset, turn))
         named = ", ".join(" and ".join(map(short, pair)) for pair in turn)
         log.debug("measuring the links between %s beside training, which a better plan might use", named)

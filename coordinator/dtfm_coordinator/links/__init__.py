@@ -2,6 +2,7 @@
 
 - `chosen_pairs`: choice of the pairs that are measured: few for each peer, however many there are, and those that tell
   most (pure)
+- `filled_rounds`: filling of rounds of measurements with pairs of peers who would only wait meanwhile (pure)
 - `link_claims`: claims about links: whose word each link's rates are, which of them the other end is to measure, and
   whose word is bounded because it was found to be too high (pure)
 - `link_degradation`: degradation of links: which to measure anew, as training finds them slower, or they were slow a

@@ -13,6 +13,7 @@ from collections.abc import Collection
 import numpy as np
 
 from dtfm_coordinator.links.chosen_pairs import in_rounds
+from dtfm_coordinator.links.filled_rounds import filled
 from dtfm_coordinator.links.link_table import LinkTable
 from dtfm_coordinator.links.plan_pairs import pairs_along, pairs_of
 from dtfm_coordinator.links.probe_rounds import Pair
@@ -26,6 +27,8 @@ DIFFERENT = 1.25
 DIFFERENT_MS = 5.0
 REVISIONS = 2
 """Times that a plan is made anew because links are slower or faster than was thought."""
+FIRST_REVISIONS, FIRST_ROUNDS = 5, 10
+"""The first plan, for which everybody waits only once, is made anew more often, until so many rounds were measured."""
 MOST_REVISIONS = 6
 """Times that it is made anew because peers cannot talk that it would have talk; then that is left to the run."""
 MOST_ROUNDS = 6
@@ -38,7 +41,14 @@ class PlanRevision:
     """Revision of one plan: tell what was `planned`, measure that, try the `doors` that are left, measure who did not
     answer there (`shut`), and ask whether it `stands`."""
 
-    def __init__(self, links: LinkTable, *, tied: bool, carried: Collection[frozenset[str]] = frozenset()) -> None:
+    def __init__(
+        self,
+        links: LinkTable,
+        *,
+        tied: bool,
+        carried: Collection[frozenset[str]] = frozenset(),
+        first: bool = False,
+    ) -> None:
         """Nothing was planned yet.
 
         Args:
@@ -46,21 +56,31 @@ class PlanRevision:
             tied: whether first and last stage reduce an embedding that they share.
             carried: pairs whose links carry training already; a link of which not even the delay is known has come
                 back, and is no such one.
+            first: whether no plan was in force yet.
         """
         self._links, self._tied, self._carried = links, tied, frozenset(carried)
         self._left: list[frozenset[str]] = []
         """Pairs of the plan that are not measured, as there are too many."""
-        self._turn = 0
+        self._first, self._turn, self._rounds, self._last = first, 0, 0, False
         self._doubted: set[frozenset[str]] = set()
         """Pairs that were measured by the other end, too."""
         self._view: View | None = None
         """What was known when the plan was made."""
         self._thought: dict[Pair, tuple[float, float]] = {}
         """Gbit/s and milliseconds of the links that are being measured, as they were estimated."""
+        self._beside: set[frozenset[str]] = set()
+        """Pairs that are measured though the plan does not use them."""
 
     def seen(self, view: View) -> View:
         """Return the view on which the next plan is to be made."""
-        return at_worst(view) if self._turn >= REVISIONS else view
+        return at_worst(view) if self._is_spent else view
+
+    @property
+    def _is_spent(self) -> bool:
+        """Whether the next plan is the last that is made because links are others than was thought."""
+        if self._first:
+            return self._turn >= FIRST_REVISIONS or self._rounds >= FIRST_ROUNDS
+        return self._turn >= REVISIONS
 
     def planned(self, plan: Plan, view: View) -> list[Round]:
         """Return the rounds of disjoint pairs that are to be measured before `plan` begins; none where all are known.
@@ -80,12 +100,16 @@ class PlanRevision:
             before = pairs_along(plan) | set(map(frozenset, doubted))
             rounds = in_rounds(pair for pair in pairs if pair in before)[:MOST_ROUNDS]
             rounds += in_rounds(pair for pair in pairs if pair not in before)[: MOST_ROUNDS - len(rounds)]
-        chosen = {frozenset(pair) for turn in rounds for pair in turn}
-        self._left = sorted((pair for pair in pairs if pair not in chosen), key=sorted)
-        self._view, self._thought = view, {}
-        self._turn += 1
         first = {frozenset(pair): pair for pair in doubted}
-        return self._expecting([[first.get(frozenset(pair), pair) for pair in turn] for turn in rounds])
+        rounds = [[first.get(frozenset(pair), pair) for pair in turn] for turn in rounds]
+        if self._first:
+            rounds = filled(rounds, view)
+        chosen = {frozenset(pair) for turn in rounds for pair in turn}
+        self._left, self._beside = sorted(set(pairs) - chosen, key=sorted), chosen - set(pairs)
+        self._view, self._thought = view, {}
+        self._last = self._is_spent
+        self._turn, self._rounds = self._turn + 1, self._rounds + len(rounds)
+        return self._expecting(rounds)
 
     def doors(self) -> dict[str, tuple[str, ...]]:
         """Return who is to try to whom it can talk, of the plan's pairs that are not measured."""
@@ -115,13 +139,15 @@ class PlanRevision:
     def stands(self) -> bool:
         """Whether the plan is to begin, now that its links were measured."""
         found = {pair: self._links.figures(*pair)[:2] for pair in self._thought}
-        if any(gbps is None for gbps, _ in found.values()):
+        if any(gbps is None for pair, (gbps, _) in found.items() if frozenset(pair) not in self._beside):
             return self._turn > MOST_REVISIONS
-        if self._turn > REVISIONS:
+        if self._last:
             return True
         return not any(
-            _differ(thought[0], found[pair][0], 0.0) or _differ(thought[1], found[pair][1], DIFFERENT_MS)
+            _differ(thought[0], gbps, 0.0) or _differ(thought[1], milliseconds, DIFFERENT_MS)
             for pair, thought in self._thought.items()
+            for gbps, milliseconds in [found[pair]]
+            if frozenset(pair) not in self._beside or (gbps or 0.0) > thought[0]
         )
 
 

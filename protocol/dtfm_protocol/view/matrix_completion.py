@@ -80,6 +80,12 @@ def median_by_delay(links: MeasuredPairs, delays: Matrix) -> Matrix:
     return np.asarray(medians[found].reshape(delays.shape), dtype=np.float64)
 
 
+def median_of_all(links: MeasuredPairs) -> Matrix:
+    """Return the median of all measured links for every pair, shape (N, N): the best there is where links follow from
+    nothing. Whatever follows them more closely is then wrong by chance, and a search would pick what is too good."""
+    return np.full((links.count, links.count), float(np.median(links.values)))
+
+
 def additive(links: MeasuredPairs) -> Matrix:
     """Fit `mean + sender + receiver` by least squares, cut to the range of what was measured; shape (N, N)."""
     mean = float(links.values.mean())

@@ -6,10 +6,12 @@ links:
 1. by region: the median of those from the sender's region to the receiver's;
 2. by peer. Bandwidths as a bottleneck: the smaller of the sender's uplink and the receiver's downlink, as it is between
    homes (`matrix_completion.bottleneck`). Delays by a place for every peer (`network_coordinates.placed`);
-3. by delay, bandwidths only: the median of the links of about that delay (`matrix_completion.median_by_delay`);
+3. by delay, bandwidths only: the median of the links of about that delay (`matrix_completion.median_by_delay`); where
+   lines are known, once more without those links that their ends' lines limit;
 4. by peer, as a sum: one figure of the sender and one of the receiver, by least squares, within the range of what was
    measured. Delays are what the way out of one home and into another takes; bandwidths are a product, their logarithms
-   a sum (`matrix_completion.additive`).
+   a sum (`matrix_completion.additive`);
+5. bandwidths only, by one figure for all: their median (`matrix_completion.median_of_all`).
 
 Each measured pair is set aside once, a fifth of them at a time, and the guess that misses these by least, having seen
 only the others, goes first; the others follow where it has no answer. With few links the order is the one above. Where
@@ -21,8 +23,8 @@ Algorithmic Learning in a Random World, 2005), and where measured pairs are draw
 that were not measured are within it, too. They are not quite: neighbours are measured more often than others. So the
 nearer and the farther half are looked at by themselves, and the larger miss counts.
 
-A bandwidth is then cut to the sender's uplink and the receiver's downlink, where they are given. What was measured is
-never changed.
+Each guess of a bandwidth is cut to the sender's uplink and the receiver's downlink, where they are given, before it is
+judged. What was measured is never changed.
 """
 
 import math
@@ -32,13 +34,14 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dtfm_protocol.view.link_matrix import Matrix
+from dtfm_protocol.view.link_matrix import LEAST, Matrix
 from dtfm_protocol.view.matrix_completion import (
     MeasuredPairs,
     additive,
     bottleneck,
     median_by_delay,
     median_by_region,
+    median_of_all,
 )
 from dtfm_protocol.view.network_coordinates import placed
 
@@ -57,6 +60,8 @@ Annals of Mathematical Statistics, 1941; by the normal approximation of the bino
 SLACK = 1.1
 """Multiple of a miss up to which another one counts as the same: where many links miss by about as much, a bound that
 lies among these would cover some of them by chance."""
+AS_LINE = 1.25
+"""Ratio of what an end sends or receives in all to a link's rate up to which the line is what limits that."""
 FLOOR_MS = 0.5
 """Milliseconds that are added to a delay before an error is a share of it: what a machine adds by itself."""
 UNKNOWN_DELAY, UNKNOWN_RATE = 2.0, 8.0
@@ -118,10 +123,13 @@ def estimated_bandwidth(
     limits, spread = np.minimum(up[:, None], down[None, :]), UNKNOWN_RATE
     if working.any():
         links = MeasuredPairs.among(np.log(np.where(working, bandwidth_gbps, 1.0)), working)
+        most = np.log(np.maximum(limits, LEAST))
         guesses: list[Guess] = [lambda links: median_by_region(links, regions), bottleneck]
         if delays is not None and np.ptp(delays[links.senders, links.receivers]) > 0:
             guesses.append(lambda links: median_by_delay(links, delays))
-        guesses.append(additive)
+            if np.isfinite(most).any():
+                guesses.append(lambda links: median_by_delay(_slower_than_lines(links, most), delays))
+        guesses = [_cut(guess, most) for guess in (*guesses, additive, median_of_all)]
         far = np.zeros(len(links.values)) if delays is None else delays[links.senders, links.receivers]
         filled, logarithm = _best(links, guesses, _plain_misses, far, math.log(UNKNOWN_RATE))
         filled, spread = np.minimum(np.exp(filled), limits), math.exp(logarithm)
@@ -130,6 +138,22 @@ def estimated_bandwidth(
     filled = np.where(known, bandwidth_gbps, filled)
     np.fill_diagonal(filled, 0.0)
     return Estimated(filled, spread)
+
+
+def _cut(guess: Guess, most: Matrix) -> Guess:
+    """Return a guess that knows what lines carry: so it is judged by what comes out in the end."""
+    return lambda links: np.minimum(guess(links), most)
+
+
+def _slower_than_lines(links: MeasuredPairs, most: Matrix) -> MeasuredPairs:
+    """Return the links that are slower than what the lines of their ends carry: those that these limit say nothing of
+    others. All of them where there is no such one.
+
+    Args:
+        most: logarithms of what the lines carry, shape (N, N).
+    """
+    free = links.values < most[links.senders, links.receivers] - math.log(AS_LINE)
+    return links.part(free) if free.any() else links
 
 
 def _complete(known: npt.NDArray[np.bool_]) -> bool:
