@@ -3,7 +3,8 @@
 A gpt2 of 1.2 billion parameters (24 layers, hidden 2048, sequences of 2,048, one a micro-batch, bf16) on 8 members of
 the paper's networks, and of volunteers at home. Before: `[plan] in_flight = "least"`, the schedules for free links.
 After: "auto". Both are searched with the same budget of evaluations and the same seed, and judged by the exact
-simulator; the schedule is open in both. The lower bound knows no order: it holds for every plan.
+simulator; the schedule is open in both. The lower bound knows which peers have which links, and no order of compute: it
+holds for every plan.
 
 With `--slow-wire int8` before is "auto", and after lets slow boundaries between stages be crossed in that codec, too.
 """
@@ -149,7 +150,7 @@ def main() -> None:
         command,
         [
             'Peers by stages; "kept": most micro-batches whose activations a peer keeps, before/after. '
-            "The bound knows no order, and nothing of what is in flight.\n",
+            "The bound holds for every plan, whatever its order.\n",
             markdown(title, HEADINGS, found),
         ],
     )

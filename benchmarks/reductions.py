@@ -4,8 +4,8 @@ The paper's model of 24 layers on the reduced worlds of `benchmarks.world.result
 times are doubled), and on the regional network and volunteers at home at the same size: one stage, one micro-batch a
 peer, all peers its replicas. Before: all sum equally much, and send straight to who sums. After: what
 `[plan] parts = "auto"` chooses, parts sized to links, and then trees where these are worth it. All by the exact
-simulator. The lower bound holds whoever sums how much: compute of the peers at hand, and the largest part over the
-fastest link, there and back.
+simulator. The lower bound holds whoever sums how much, along which trees: compute of the peers at hand, and all
+gradients once out of any of them, of eight also out of any group.
 """
 
 import argparse
@@ -81,7 +81,7 @@ def main() -> None:
         "python -m benchmarks.reductions",
         [
             '"Before": all sum equally much; "none": peers that sum nothing; no trees where they save less than 2 %. '
-            "The bound holds whoever sums how much, and takes every link for the fastest.\n",
+            "The bound holds whoever sums how much, along which trees.\n",
             markdown(title, HEADINGS, found),
         ],
     )

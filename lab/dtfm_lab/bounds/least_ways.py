@@ -35,6 +35,12 @@ class LeastWays(NamedTuple):
     rates: Floats
     """Bytes a second of each peer's so many fastest links, in the mean, the faster direction of each, by their number
     less one, shape (N - 1, N)."""
+    round_trip: Floats
+    """Seconds of delay to each peer's so many nearest and back, of the farthest of these, shape (N - 1, N)."""
+    one_way: Floats
+    """Seconds of a byte from each peer to the last of its so many fastest, shape (N - 1, N)."""
+    both_ways: Floats
+    """Seconds of a byte to that and back, where there and back are the fastest, shape (N - 1, N)."""
 
 
 def least_ways(problem: Problem) -> LeastWays:
@@ -45,6 +51,7 @@ def least_ways(problem: Problem) -> LeastWays:
     rates = np.where(apart, problem.beta, 0.0)
     ahead, back = (transfer_seconds(size, rates) for size in (problem.ahead_bytes, problem.back_bytes))
     to, fro = alpha + ahead, (alpha + back).T
+    byte = transfer_seconds(1.0, rates)
     return LeastWays(
         ahead=_path(to),
         back=_path(fro),
@@ -53,6 +60,9 @@ def least_ways(problem: Problem) -> LeastWays:
         radius=np.sort(np.where(np.eye(count, dtype=bool), 0.0, alpha), axis=1).min(axis=0),
         delay=np.minimum(alpha, alpha.T).min(axis=1),
         rates=np.cumsum(np.sort(np.maximum(rates, rates.T), axis=1)[:, :0:-1], axis=1).T / np.arange(1, count)[:, None],
+        round_trip=np.sort(alpha + alpha.T, axis=1)[:, :-1].T,
+        one_way=np.sort(byte, axis=1)[:, :-1].T,
+        both_ways=np.sort(byte + byte.T, axis=1)[:, :-1].T,
     )
 
 

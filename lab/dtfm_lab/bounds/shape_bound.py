@@ -17,8 +17,8 @@ or else the update of the largest stage. All of this holds in every plan that ta
 - One peer that serves a stage alone sends and receives all messages of it over as many links as it can have neighbours.
 - Stages need peers, whose prices by the times that they so have `stage_prices` says. What all stages need at least is a
   shortest path over the layers, stage after stage. It must not come to more than n peers; nor to more than their
-  speeds, also where their lines let them use no more of them, nor than the layers for which they have memory. Only one
-  stage has the fastest peer: that is kept track of.
+  speeds, also where their lines let them use no more of them, nor than some of both; nor than the layers for which they
+  have memory. Only one stage has the fastest peer: that is kept track of.
 
 Where two micro-batches have parts of a way, it is one path of K distinct peers ahead, and one back; they are the same
 where n = K.
@@ -36,6 +36,8 @@ from dtfm_lab.bounds.stage_prices import (
     StagePrices,
     all_reduce_seconds,
     ends_of,
+    exchange_seconds,
+    longest_action,
     most_layers,
     sending_rate,
     way_back,
@@ -44,6 +46,8 @@ from dtfm_lab.bounds.stage_prices import (
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
+SHARES_OF_ONES = (0.1, 0.2)
+"""Of prices by which stages need both peers and speed. Chosen: of those tried, these made the bound largest."""
 ROUNDING = 1e-9
 """Share by which rounding may make a sum of prices or a time too large."""
 
@@ -51,8 +55,13 @@ ROUNDING = 1e-9
 class Swarm:
     """Peers of a problem, and the tables that all shapes on them share."""
 
-    def __init__(self, problem: Problem, horizon: float, columns: int) -> None:
-        """Set up, with `columns` times of a stage up to `horizon` seconds, to the next of which others are rounded."""
+    def __init__(self, problem: Problem, horizon: float, columns: int, *, equal_parts: bool) -> None:
+        """Set up, with `columns` times of a stage up to `horizon` seconds, to the next of which others are rounded.
+
+        Args:
+            equal_parts: whether all holders of a gradient sum equal parts of it.
+        """
+        self.equal_parts = equal_parts
         self.problem, self.ways = problem, least_ways(problem)
         self.back = way_back(problem)
         self._step, self._columns = horizon / columns, columns
@@ -62,6 +71,7 @@ class Swarm:
         sent = sending_rate(problem) * horizon / min(problem.ahead_bytes, problem.back_bytes)
         served = problem.layers * np.minimum(sent, problem.micro_batches)
         prices = [np.ones(len(speeds)), speeds, np.minimum(horizon * speeds, served), self.room]
+        prices += [share / len(speeds) + (1 - share) * speeds / speeds.sum() for share in SHARES_OF_ONES]
         self.prices = np.maximum([price / max(float(price.max()), ROUNDING) for price in prices], ROUNDING)
         self._kinds: dict[tuple[bool, bool], StagePrices] = {}
         trained = np.round(problem.trained_before).astype(np.int64)
@@ -73,7 +83,9 @@ class Swarm:
         """Return the tables of stages with these ends."""
         if (first, last) not in self._kinds:
             ends = ends_of(self.problem, first=first, last=last)
-            self._kinds[first, last] = StagePrices(self.problem, self.ways, ends, self.prices, self._times)
+            self._kinds[first, last] = StagePrices(
+                self.problem, self.ways, ends, self.prices, self._times, equal_parts=self.equal_parts
+            )
         return self._kinds[first, last]
 
     def columns(self, seconds: Floats) -> Ints:
@@ -119,7 +131,13 @@ class ShapeBound:
         self._way = compute + float(self._returns[hops])
         self._tied = np.zeros(len(problem.forward))
         if hops:
-            self._tied = all_reduce_seconds(problem, ways, np.array([problem.tied_gradients]), 2, spare + 2)
+            tied = np.array([problem.tied_gradients])
+            self._tied = all_reduce_seconds(problem, ways, tied, spare + 2)
+            if swarm.equal_parts:
+                self._tied = np.maximum(self._tied, exchange_seconds(problem, ways, tied, 2, spare + 2))
+            # The last stage is through with the head before its last action ends.
+            longest = (problem.layers + problem.head_layers) * longest_action(problem)
+            self._last_tied = np.maximum(0.0, self._tied - longest)
             self._end, self._inner = (self._messages(compute, at_end=at_end) for at_end in (True, False))
         self._least_tied = float(self._tied.min())
         whole = problem.gradient_before[-1] / problem.whole_layer_gradients if problem.whole_layer_gradients else 0.0
@@ -170,7 +188,7 @@ class ShapeBound:
             afterwards = self._tied if first else self._least_tied
             who = (self._end if first or last else self._inner) + afterwards <= seconds * (1 + ROUNDING)
             after[WAY] = after[TURN] = self._tied if first else 0.0
-            after[WHOLE] = self._tied if first or last else 0.0
+            after[WHOLE] = self._tied if first else self._last_tied if last else 0.0
         columns = swarm.columns(times if first else times - tied)
         prices = _largest(kind.of_one(who, after), trained, columns)
         if (tables := kind.of_replicas(self._spare + 1)) is not None:

@@ -5,14 +5,14 @@ than those of all peers in use. A stage is served by one peer that has time for 
 these at least; or by replicas, each of which has time for some. Where prices are alike they are as few as have time for
 M together; else M cost at least M times the least that any peer costs for one, and no less than the cheapest so many.
 
-Of replicas' time their all-reduce is taken off, and what they send in it is no more than they can: their messages, and
-their gradients once. Whoever has done its last action, one of r with gradients G in common, sends the owner of each
-part its own of it, and all others the sum of its own part g:
+Of replicas' time their all-reduce is taken off. Buckets of it are final while a peer's last action still runs, so it
+counts from when that begins. From then on all gradients leave the peer at least once: of parts that others own its own
+go to them, and of its own part the totals, straight or along trees. What it sends in all its time, its messages and its
+gradients, is no more than it can.
 
-- at least G leaves it in all;
-- the other owners' parts cross its links twice, on links of a mean rate: 2 delays + 2 (G - g) / (r - 1) / rate; what it
-  sends crosses them once: 1 delay + (G + (r - 2) g) / (r - 1) / rate. The larger of both is least where they are equal,
-  at 2 delays (1 - 1 / r) + 2 G / (r rate); or where it owns all, at 1 delay + G / rate.
+Where all sum equal parts and send them straight to each other, each has an exchange with every other one for each
+bucket, of which only some are under way at a time. Of its r - 1 mates one at least is no nearer than all but r - 2 of
+the others.
 """
 
 from typing import NamedTuple
@@ -20,8 +20,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from dtfm_coordinator.allocator.problem.bucket_cut import MOST_BUCKETS
 from dtfm_coordinator.allocator.problem.problem_arrays import ZERO_BUBBLE, Problem
 from dtfm_lab.bounds.least_ways import LeastWays
+from dtfm_protocol.plan.reductions import BUCKETS_UNDER_WAY
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
@@ -74,6 +76,11 @@ def way_back(problem: Problem) -> Floats:
     return problem.backward - problem.weight if problem.schedule == ZERO_BUBBLE else problem.backward
 
 
+def longest_action(problem: Problem) -> Floats:
+    """Return the most seconds of a layer in a peer's last action of a step, shape (N,)."""
+    return problem.weight if problem.schedule == ZERO_BUBBLE else problem.backward + problem.forward
+
+
 def sending_rate(problem: Problem) -> Floats:
     """Return the bytes a second that each peer can send at most, shape (N,)."""
     usable = problem.beta.copy()
@@ -82,15 +89,23 @@ def sending_rate(problem: Problem) -> Floats:
     return rate
 
 
-def all_reduce_seconds(problem: Problem, ways: LeastWays, gradients: Floats, fewest: int, most: int) -> Floats:
-    """Return the least seconds from a peer's last action until gradients are reduced on `fewest` to `most` peers, two
-    at least; `gradients` in bytes of shape (..., 1), result of shape (..., N)."""
-    rate = ways.rates[fewest - 2]
+def all_reduce_seconds(problem: Problem, ways: LeastWays, gradients: Floats, most: int) -> Floats:
+    """Return the least seconds from when a peer has begun to send gradients until they are reduced on up to `most`
+    peers, two at least; `gradients` in bytes of shape (..., 1), result of shape (..., N)."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        owns_all = ways.delay + gradients / rate
-        parts = (1 - 1 / most) * 2 * ways.delay + 2 * gradients / (most * rate)
-        sent = ways.delay + gradients / sending_rate(problem)
-        seconds = np.maximum(np.minimum(owns_all, parts), sent)
+        rate = np.minimum(sending_rate(problem), (most - 1) * ways.rates[most - 2])
+        return np.where(gradients > 0, ways.delay + gradients / rate, 0.0)
+
+
+def exchange_seconds(problem: Problem, ways: LeastWays, gradients: Floats, fewest: int, most: int) -> Floats:
+    """Return the same where `fewest` to `most` peers sum equal parts and send them straight to each other."""
+    buckets = np.maximum(1.0, np.ceil(gradients / problem.bucket_bytes * (1 - ROUNDING)))
+    played = np.minimum(buckets, MOST_BUCKETS)
+    under_way = np.maximum(1.0, np.round(BUCKETS_UNDER_WAY * played / buckets))
+    seconds = np.ceil(played / under_way) * ways.round_trip[fewest - 2]
+    with np.errstate(invalid="ignore"):
+        seconds = seconds + np.where(under_way == 1, gradients / most * ways.both_ways[fewest - 2], 0.0)
+        seconds = np.maximum(seconds, ways.delay + 2 * gradients / most * ways.one_way[fewest - 2])
     return np.where(gradients > 0, seconds, 0.0)
 
 
@@ -102,12 +117,22 @@ class StagePrices:
     kind of time, and a stage needs the largest of the three.
     """
 
-    def __init__(self, problem: Problem, ways: LeastWays, ends: Ends, prices: Floats, times: Floats) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        ways: LeastWays,
+        ends: Ends,
+        prices: Floats,
+        times: Floats,
+        *,
+        equal_parts: bool,
+    ) -> None:
         """Set up.
 
         Args:
             prices: of each peer, in P ways, shape (P, N).
             times: seconds that a stage may have, ascending, shape (G,).
+            equal_parts: whether all replicas sum equal parts and send them straight to each other.
         """
         self._problem, self._ways, self._prices, self._times = problem, ways, prices, times
         layers = np.arange(round(problem.trained_before[-1]) + 1.0)
@@ -119,7 +144,10 @@ class StagePrices:
         self._gradients = (layers * own[own > 0].min(initial=np.inf) if own.any() else 0 * layers) + ends.gradients
         self._fits = layers[:, None] <= most_layers(problem, ends)
         self._allowed = np.array([np.arange(len(whole)) != np.argmin(whole), np.ones(len(whole), dtype=bool)])
-        self._sent = ends.sent
+        self._sent, self._equal_parts = ends.sent, equal_parts
+        untrained = problem.layers - problem.trained_before[-1]
+        self._last = (layers + untrained + problem.head_layers)[:, None] * longest_action(problem)
+        """Seconds of a peer's last action at most, by layers and peer."""
         self._lone: dict[bytes, list[Floats]] = {}
         self._replicas: list[tuple[int, list[Floats]]] = []
 
@@ -171,8 +199,12 @@ class StagePrices:
         found: list[tuple[int, list[Floats]]] = []
         fewest = most = 2
         while not found or found[-1][0] < min(len(problem.forward), problem.micro_batches):
-            fewest_held = min(fewest, len(problem.forward))
-            reduce = all_reduce_seconds(problem, self._ways, self._gradients[:, None], fewest_held, most)[:, None, :]
+            fewest_held, most_held = min(fewest, len(problem.forward)), min(most, len(problem.forward))
+            reduce = all_reduce_seconds(problem, self._ways, self._gradients[:, None], most_held)
+            if self._equal_parts:
+                exchange = exchange_seconds(problem, self._ways, self._gradients[:, None], fewest_held, most)
+                reduce = np.maximum(reduce, exchange)
+            reduce = np.maximum(0.0, reduce - self._last)[:, None, :]
             with np.errstate(invalid="ignore"):
                 left = np.nan_to_num(times - reduce, nan=0.0, posinf=np.inf)
             whole = self._shared(np.minimum(self._served(WHOLE, left), carried), fewest_held)
