@@ -115,6 +115,13 @@ async def test_where_estimates_are_poor_all_who_are_free_measure_in_the_round_of
     assert set(swarm.asked) == before
 
 
+async def test_no_look_measures_a_link_that_training_uses(swarm: Swarm) -> None:
+    before = unmeasured(swarm)
+    swarm.state.plan = plan_of("a", "e")
+    await look(swarm, spare(swarm))
+    assert set(swarm.asked) == before - {"ae"}
+
+
 @pytest.mark.usefixtures("trusted")
 async def test_where_no_unknown_link_is_any_good_all_are_left_alone_in_the_end(swarm: Swarm) -> None:
     one = spare(swarm)

@@ -75,14 +75,15 @@ class SpareMeasuring:
         view = self._layout_maker.view(members)
         hoped = await self._better(plan, at_best(view, self._looked_at(plan))) if not is_measured(view) else None
         tied = self._planner.is_tied
-        # What a link carries that training uses, its frames tell.
-        wanted = pairs_of(hoped, tied=tied) - pairs_of(plan, tied=tied) if hoped is not None else frozenset()
+        used = pairs_of(plan, tied=tied)  # what these carry, training's frames tell, which a look would hold up
+        wanted = pairs_of(hoped, tied=tied) - used if hoped is not None else frozenset()
         unknown = links.unmeasured(wanted)
         pairs = [pair for pair in unknown if pair not in self._looked_at(plan)]
         if not pairs:
             self._settled = self._situation(plan)
             return hoped is not None and not unknown
         (turn,) = filled(in_rounds(pairs)[:1], view)
+        turn = [pair for pair in turn if frozenset(pair) not in used]
         self._looked[1].update(map(frozenset, turn))
         named = ", ".join(" and ".join(map(short, pair)) for pair in turn)
         log.debug("measuring the links between %s beside training, which a better plan might use", named)
