@@ -142,6 +142,19 @@ def test_each_coarse_boundary_is_worth_it_by_the_exact_simulator(seed: int) -> N
     assert wires_to_try(work_alone, pose(view, work_alone, view.ids, "1f1b"), layout) == ()
 
 
+@pytest.mark.parametrize("seed", range(12))
+def test_who_may_have_coarse_boundaries_never_has_a_longer_step_than_who_may_not(seed: int) -> None:
+    """However short the search: the one by the job's wire alone is all there."""
+    view = drawn_view(7, seed, gbps=0.02)
+    alone, either = (
+        allocate(view, work_of(view, stages="auto", replicas="auto", slow_wire=slow), seed, evaluations=150)
+        for slow in ("none", "int8")
+    )
+    assert alone.cost is not None
+    assert either.cost is not None
+    assert either.cost.total <= alone.cost.total * (1 + allocating.ALIKE)
+
+
 def test_orders_are_made_for_the_messages_of_each_boundary() -> None:
     view = chain(FAST, SLOW, FAST)
     plan = planned(view, work_of(view, in_flight="auto"))

@@ -50,8 +50,9 @@ FINALISTS = 3
 """Number of layouts of a schedule that the exact simulator chooses among, and as many of other depths."""
 ENDS = (0.6, 0.8, 1.0)
 """Shares of the budget at which the searches under each of `SCHEDULES` end, where all are open."""
-BEFORE_COARSE = 0.6
-"""Share of the budget at which searches by the job's wire over all boundaries end, where those may be coarse."""
+COARSE = 2 / 3
+"""Of the budget: so much more is searched where boundaries may be coarse. The searches by the job's wire over all of
+them keep the whole of it, so that what they find without is found in any case."""
 ALIKE = 1e-3
 """Of a step: so much better another schedule must be than one of those before it."""
 ANEW = 0.25
@@ -83,7 +84,7 @@ def allocate(
     seed: seed of the search's own random numbers.
     budget: seconds of search; about one where neither limit is given, and up to ten for large swarms and steps.
     evaluations: layouts that the search may look at. Without `budget`, the same arguments give the same plan,
-    `seconds` and `history` apart.
+    `seconds` and `history` apart. Of both, `COARSE` more is taken where boundaries may be coarse.
     available: the peers that may take part, all of the view's unless given; the others stay idle.
     in_force: the plan under which peers hold their state now. It is returned again, with its new cost and the
     reason, where all its peers are available and no other plan pays back the move within the horizon.
@@ -151,7 +152,8 @@ def allocate(
 
 
 def search_seconds(peers: int, micro_batches: int) -> float:
-    """Return the seconds that a search without limits takes on so many peers, for so many micro-batches of a step."""
+    """Return the seconds that a search without limits takes on so many peers, for so many micro-batches of a step, by
+    one wire over all boundaries."""
     return min(LONGEST_SEARCH_SECONDS, DEFAULT_SEARCH_SECONDS * max(1.0, peers * micro_batches / 4096))
 
 
@@ -180,15 +182,14 @@ def _compile() -> None:
 
 def _turns(work: Workload, problems: list[Problem], algorithm: str) -> list[tuple[Problem, float]]:
     """Return what is searched, in order, and the share of the budget at which that ends: each schedule's problem; then,
-    where boundaries may be coarse, each once more with all of them coarse, under which other layouts are better."""
+    where boundaries may be coarse, and beyond the budget, each once more with all of them coarse, under which other
+    layouts are better."""
     fine, coarse = work.planning.wire, work.planning.coarse_wire
     turns = list(zip(problems, ENDS if len(problems) > 1 else (1.0,), strict=True))
     if coarse == fine or algorithm != "evolutionary":
         return turns
     every = (coarse,) * work.demand.layers
-    return [(problem, BEFORE_COARSE * end) for problem, end in turns] + [
-        (over_wires(work, problem, every), BEFORE_COARSE + (1 - BEFORE_COARSE) * end) for problem, end in turns
-    ]
+    return turns + [(over_wires(work, problem, every), 1.0 + COARSE * end) for problem, end in turns]
 
 
 def _searched(

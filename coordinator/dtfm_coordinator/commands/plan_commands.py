@@ -58,7 +58,10 @@ def plan(
     algorithm: Annotated[Algorithm, typer.Option(help="How the placement is found.")] = Algorithm.evolutionary,
     seed: Seed = 0,
     budget: Annotated[
-        float | None, typer.Option(min=0, help="Seconds of search (default: 1.2, for large swarms up to 10).")
+        float | None,
+        typer.Option(
+            min=0, help="Seconds of search (default: 1.2, for large swarms up to 10; with a slow_wire two thirds more)."
+        ),
     ] = None,
     evaluations: Annotated[
         int | None, typer.Option(min=1, help="Placements to look at, instead of seconds: the same with the same seed.")

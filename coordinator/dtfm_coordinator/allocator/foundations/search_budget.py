@@ -21,7 +21,8 @@ class Budget:
     stop: Callable[[], bool] = lambda: False
     """Whether the search is to end now with what it has, whatever the limits allow."""
     until: float = 1.0
-    """Share of both limits at which the search under way ends, so that others follow it."""
+    """Share of both limits at which the search under way ends, so that others follow it; more than 1: it is one besides
+    those that the limits are for."""
     spent_evaluations: int = 0
     _start: float = field(init=False)
 

@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from dataclasses import replace
 
-from dtfm_coordinator.allocator.allocate import allocate, search_seconds
+from dtfm_coordinator.allocator.allocate import COARSE, allocate, search_seconds
 from dtfm_coordinator.allocator.foundations.shapes import fewest_nodes, for_fewer_nodes
 from dtfm_coordinator.allocator.plan_in_force import InForce
 from dtfm_coordinator.allocator.search.layout import Layout
@@ -26,7 +26,9 @@ class PlansInTime:
 
     def search_seconds(self, machines: int) -> float:
         """Return the seconds that a coordinator searches for a plan of so many machines."""
-        return search_seconds(machines, self._work.micro_batches)
+        planning = self._work.planning
+        searches = 1.0 + COARSE if planning.coarse_wire != planning.wire else 1.0
+        return searches * search_seconds(machines, self._work.micro_batches)
 
     def plan(self, here: Collection[str], in_force: Plan | None) -> Plan:
         """Return the plan for the machines that are there; that in force, where no other pays back its change.
