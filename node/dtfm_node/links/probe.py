@@ -28,6 +28,8 @@ LONG_TRIP = 0.02
 beside that, and echoes would take several more), and one flow each way tells the rates."""
 LOOK_SECONDS = 0.02
 """Pause between two looks at how far a flow is."""
+FLOW_BYTES = 1 << 24
+"""Of a flow at most: it takes no more of a fast line than transfers would."""
 FLOW_STREAMS = 3
 """Streams for flows: one each way, and one for echoes, which tell of the queue on the way back."""
 DRAINED, DRAIN_SECONDS = 2.0, 10.0
@@ -254,9 +256,9 @@ async def _flow(
     stream: Stream, kind: Literal["send", "fetch"], round_trip: float, queued: Callable[[], float | None]
 ) -> float:
     """Return the bytes a second of a flow that is as fast as TCP lets it be, as this end's kernel counts them."""
-    rate, begun, before = SteadyRate(round_trip), time.perf_counter(), stream.progress()
-    await write_message(stream, ProbeRequest(kind=kind, size=LAST_BYTES))
-    moving = asyncio.create_task(_pour(stream, LAST_BYTES) if kind == "send" else _drain(stream, LAST_BYTES))
+    rate, begun, before, passed = SteadyRate(round_trip), time.perf_counter(), stream.progress(), 0
+    await write_message(stream, ProbeRequest(kind=kind, size=FLOW_BYTES))
+    moving = asyncio.create_task(_pour(stream, FLOW_BYTES) if kind == "send" else _drain(stream, FLOW_BYTES))
     try:
         while rate.rate is None and not moving.done():
             await asyncio.wait([moving], timeout=LOOK_SECONDS)
@@ -271,7 +273,7 @@ async def _flow(
         moving.cancel()
         await asyncio.gather(moving, return_exceptions=True)
         await stream.close()  # what is still on its way is dropped
-    found = rate.mean if rate.rate is None else rate.rate
+    found = rate.rate or rate.mean or passed / (time.perf_counter() - begun)  # the last: all came between two looks
     if found <= 0:
         raise StreamClosed(f"nothing has come to, or from, {short(stream.peer)}")
     return found
