@@ -3,7 +3,7 @@ hash alone."""
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -80,8 +80,7 @@ class Setting:
         """Layouts, and steps, for which d has fetched files."""
         self.comings: asyncio.Queue[ProbeRound] = asyncio.Queue()
         self.spare = MUCH
-        self.giver = AheadGiver(self.held, UplinkPacer(), inline, lambda: self.spare)
-        self.giver.serve(COMING)
+        self.giver = AheadGiver(self.held, UplinkPacer(), inline, lambda: self.spare, layout_seconds=0.05)
         self.plane = MemoryDataPlane(self.network, "d")
 
     def step(self, *, learned: bool = True) -> None:
@@ -104,7 +103,7 @@ class Setting:
         await source.serve(STATE, lambda stream: serve_state(stream, self.held, self.giver.give))
         fetch = AheadFetch(
             self.job, self.plane, self.holdings, self.said,  # type: ignore[arg-type]
-            lambda: IN_FORCE, lambda: self.spare, lambda layout: None, self._fetch_files,
+            lambda: IN_FORCE, lambda: self.spare, self.giver.serve, self._fetch_files,
         )  # fmt: skip
         running = asyncio.create_task(fetch.run(self.comings))
         self.comings.put_nowait(ProbeRound(id=7, addresses={}, coming=coming))
@@ -216,6 +215,7 @@ async def test_a_peer_that_gives_nothing_ahead_holds_nobody_up(setting: Setting)
 
 async def asked(setting: Setting, peer: str, *names: str) -> None:
     """Have a peer ask b for parameters by name."""
+    await setting.giver.serve(COMING)
     streams: list[Stream] = []
 
     async def answer(stream: Stream) -> None:
@@ -230,6 +230,28 @@ async def asked(setting: Setting, peer: str, *names: str) -> None:
 async def test_who_is_to_take_nothing_over_is_given_nothing_ahead(setting: Setting) -> None:
     with pytest.raises(Refused, match="no layout to come gives to its peer"):
         await asked(setting, "e", next(iter(setting.stage.parameters)))
+
+
+async def test_who_has_heard_of_the_layout_first_is_given_it_when_its_source_hears(setting: Setting) -> None:
+    """And not before."""
+    setting.step()
+    heard, serve, setting.giver._layout_seconds = asyncio.Event(), setting.giver.serve, 30.0
+
+    async def later(layout: Plan) -> None:
+        """It reaches d at once, and b only when the test says so."""
+        hearing.append(asyncio.create_task(_after(heard, serve, layout)))
+
+    hearing: list[asyncio.Task[None]] = []
+    setting.giver.serve = later  # type: ignore[method-assign]
+    asyncio.get_running_loop().call_later(0.05, heard.set)
+    async with setting.fetching():
+        assert heard.is_set()
+        assert same(await setting.ahead(1), now(setting.stage))
+
+
+async def _after(heard: asyncio.Event, serve: Callable[[Plan], Awaitable[None]], layout: Plan) -> None:
+    await heard.wait()
+    await serve(layout)
 
 
 @pytest.mark.parametrize("times", [0, 2])

@@ -39,10 +39,13 @@ class Newcomer:
         job = next(iter(swarm.peers.values())).job
         self.fetch = AheadFetch(
             job, MemoryDataPlane(swarm.network, me), self.holdings, self.said,  # type: ignore[arg-type]
-            lambda: swarm.plan, lambda: MUCH, lambda layout: None, self._fetch_files,
+            lambda: swarm.plan, lambda: MUCH, self._serve, self._fetch_files,
         )  # fmt: skip
         self.comings: asyncio.Queue[ProbeRound] = asyncio.Queue()
         self.comings.put_nowait(ProbeRound(id=1, addresses={}, coming=layout))
+
+    async def _serve(self, layout: Plan) -> None:
+        """It has nothing to give."""
 
     async def _fetch_files(self, layout: Plan, plan: Plan, step: int) -> None:
         """All have the corpus."""
@@ -64,7 +67,7 @@ class Gate:
 async def give_ahead(peer: Peer, layout: Plan) -> None:
     """Have a peer that trains give to the peers of a layout."""
     giver = AheadGiver(peer.holdings, UplinkPacer(), peer.compute, lambda: MUCH)
-    giver.serve(layout)
+    await giver.serve(layout)
     await peer.plane.serve(STATE, lambda stream: serve_state(stream, peer.holdings, giver.give))
 
 

@@ -34,7 +34,7 @@ class AheadFetch:
         reporter: Reporter,
         plan: Callable[[], Plan | None],
         spare: Callable[[], float],
-        serve: Callable[[Plan], None],
+        serve: Callable[[Plan], Awaitable[None]],
         files: Callable[[Plan, Plan, int], Awaitable[None]],
     ) -> None:
         """Nothing is fetched yet.
@@ -53,7 +53,7 @@ class AheadFetch:
         turn = await comings.get()
         while True:
             assert turn.coming is not None, "a round without a layout to come"
-            self._serve(turn.coming)
+            await self._serve(turn.coming)
             self._reporter.note(coming=turn.id, is_ahead=False)
             self._reporter.hurry()
             fetching = asyncio.create_task(self._fetch(turn.coming))
@@ -130,7 +130,7 @@ class AheadFetch:
                     if parcel.name not in share:
                         raise Refused(f"{short(peer)} gives {parcel.name} ahead, which it was not asked for")
                     copy.check(parcel)
-                    data = await stream.read(parcel.size)
+                    data = await stream.read(parcel.size) if parcel.size else b""
                     await asyncio.to_thread(copy.take, parcel, data)
                     size += parcel.size
                     copy.came()

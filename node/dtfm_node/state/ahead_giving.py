@@ -19,6 +19,7 @@ from dtfm_protocol.errors import Refused
 from dtfm_protocol.identity.keys import short
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.process.logs import log
+from dtfm_protocol.process.timeouts import TIMEOUTS
 from dtfm_protocol.wire.stream import Bytes, Stream, write_message
 
 LEAST_WAITING = 64 << 20
@@ -181,16 +182,31 @@ class AheadGiver:
 
     Args:
         spare: returns the bytes of memory that may be taken for it.
+        layout_seconds: for which a peer may be ahead of the layout that it has heard of: see `Timeouts.parcel`.
     """
 
-    def __init__(self, holdings: Inventory, uplink: UplinkPacer, compute: Compute, spare: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        holdings: Inventory,
+        uplink: UplinkPacer,
+        compute: Compute,
+        spare: Callable[[], float],
+        layout_seconds: float = TIMEOUTS.parcel,
+    ) -> None:
         self._holdings, self._uplink, self._compute, self._spare = holdings, uplink, compute, spare
+        self._layout_seconds = layout_seconds
         self._layout: Plan | None = None
+        self._heard = asyncio.Condition()
         self._givings: dict[str, _Giving] = {}
 
-    def serve(self, layout: Plan) -> None:
+    async def serve(self, layout: Plan) -> None:
         """Give, from now on, to the peers of the layout that is to come."""
-        self._layout = layout
+        async with self._heard:
+            self._layout = layout
+            self._heard.notify_all()
+
+    def _is_for(self, peer: str) -> bool:
+        return self._layout is not None and self._layout.stage_of(peer) is not None
 
     async def give(self, stream: Stream, names: tuple[str, ...]) -> None:
         """Give a peer parameters by name, until another plan is trained here, or the peer has enough.
@@ -199,8 +215,12 @@ class AheadGiver:
             Refused: it is not to have them, or there is no memory for that.
             StreamClosed: it has gone.
         """
-        live, peer, loop = self._holdings.live, stream.peer, asyncio.get_running_loop()
-        if live is None or self._layout is None or self._layout.stage_of(peer) is None:
+        peer, loop = stream.peer, asyncio.get_running_loop()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._layout_seconds), self._heard:  # it reaches peers one by one
+                await self._heard.wait_for(lambda: self._is_for(peer))
+        live = self._holdings.live
+        if live is None or not self._is_for(peer):
             raise Refused("a request for parts of a state in training, which no layout to come gives to its peer")
         if len(set(names)) < len(names) or not set(names) <= live.parameters.keys():
             raise Refused("a request for parts of a state in training that are not here")
