@@ -89,9 +89,10 @@ async def load_state(
         ahead = await holdings.ahead.at(mark.step) if holdings.ahead is not None else {}
         fetched = await Fetch(plane, mark, shapes, sources, table=table, parts=parts, ahead=ahead).run(take)
         givers = "another machine" if len(fetched.sources) == 1 else f"{len(fetched.sources)} machines"
-        beside = ", beside what had come ahead" if ahead else ""
-        size = bytes_in_words(fetched.bytes)
-        log.info("fetched %s of the model after step %d from %s%s", size, mark.step, givers, beside)
+        if fetched.bytes:
+            log.info("fetched %s of the model after step %d from %s", bytes_in_words(fetched.bytes), mark.step, givers)
+        else:
+            log.info("all that is needed of the model after step %d has come ahead", mark.step)
     await compute(state.settle, mark, plan.resume.commit)
     return fetched.with_more(base)
 
