@@ -23,6 +23,8 @@ FIRST_SECONDS, FIRST_AGAIN_SECONDS, FIRST_ROUND_TRIPS = 4.0, 1.5, 8.0
 (10 packets), and another one would take too long. That is so sooner where the link was measured before, and training
 waits for it."""
 MOST_TRANSFERS = 12
+MOST_AGAIN = 2
+"""Transfers that are made again because they have shared a line: where training goes on, all of them may."""
 LONG_SECONDS = 15.0
 """After so long, two transfers that are long enough must do."""
 LAST_SECONDS = 22.0
@@ -77,7 +79,7 @@ class RateSearch:
         )
         first = FIRST_AGAIN_SECONDS if again else FIRST_SECONDS
         self._first = max(QUICK_ENOUGH if quick else first, FIRST_ROUND_TRIPS * round_trip)
-        self._number = 0
+        self._number = self._again = 0
         self._before = 0.0
         """Bytes a second of the link, about, as found so far."""
         self._found = 0.0
@@ -94,7 +96,8 @@ class RateSearch:
         return self._number > 0 or seconds >= FIRST_ROUND_TRIPS * self._round_trip
 
     def came(self, seconds: float, queued: float | None, elapsed: float, *, shared: bool = False) -> None:
-        """Take note of a transfer that has come in. One that has shared a line is made again while there is time.
+        """Take note of a transfer that has come in. One that would tell the rate, but has shared a line, is made again,
+        twice at most, while there is time.
 
         Args:
             seconds: time that it took from its first piece on.
@@ -105,7 +108,8 @@ class RateSearch:
         self._take(seconds, queued, elapsed)
         if not shared or self.rate is None or self.rate >= UNPACED:
             return
-        if self._number < MOST_TRANSFERS and elapsed <= self._last:
+        if self._again < MOST_AGAIN and self._number < MOST_TRANSFERS and elapsed <= self._last:
+            self._again += 1
             self._found, self.rate = max(self._found, self.rate), None
         else:
             self.is_least = True
