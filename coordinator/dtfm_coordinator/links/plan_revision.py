@@ -4,6 +4,9 @@ others than was thought it is made anew. Pure.
 In a stage of many replicas each has a link with each. So many nobody waits for: some rounds are measured, those along
 pipelines first, and of the other pairs it is only tried whether they can talk. What these carry training's frames tell.
 
+While nobody trains yet, a round takes as long however many measure in it. So before a first plan those who are free
+measure, too, where estimates are poor, and what is better than was thought there is a reason for another plan.
+
 Whoever picks the best of many estimates picks those that are too good: so what was not measured counts at its estimate
 for the first plans, and at the far end of its spread for the last, which then has little to lose.
 """
@@ -26,7 +29,7 @@ DIFFERENT = 1.25
 `DIFFERENT_MS` at least."""
 DIFFERENT_MS = 5.0
 REVISIONS = 2
-"""Times that a plan is made anew because links are slower or faster than was thought."""
+"""Times that a plan is made anew because links are slower or faster than was thought, while others train."""
 FIRST_REVISIONS, FIRST_ROUNDS = 5, 10
 """The first plan, for which everybody waits only once, is made anew more often, until so many rounds were measured."""
 MOST_REVISIONS = 6
