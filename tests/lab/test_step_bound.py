@@ -304,6 +304,34 @@ def test_it_knows_which_peers_have_which_links() -> None:
     assert best.total * 0.99 <= least_bound(view, work) * ROUNDING <= best.total
 
 
+@pytest.mark.parametrize("is_many", [False, True])
+def test_it_holds_for_coarse_boundaries_where_the_job_has_them(is_many: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No peer has memory for both layers, and what crosses the slow link between them takes longer than all else."""
+    if is_many:
+        many(monkeypatch)
+    view = View(
+        nodes=tuple(
+            NodeView(id=name, memory_bytes=2.5e7, layer_seconds=LayerSeconds(forward=0.01, backward=0.02))
+            for name in ("n0", "n1")
+        ),
+        latency_ms=np.zeros((2, 2)),
+        bandwidth_gbps=np.full((2, 2), 0.01),
+    )
+    demand = ModelDemand(
+        layer_parameters=(1_000_000,) * 2,
+        embedding_parameters=0,
+        head_parameters=0,
+        message_values=100_000,
+        layer_activation_bytes=1_000,
+    )
+    fine, coarse = (workload(4, demand, schedule="1f1b", slow_wire=slow) for slow in ("none", "int8"))
+    plan = Plan(
+        stages=((0, 1), (1, 2)), routes=(view.ids,) * 4, boundaries=(coarse.planning.coarse_wire,), schedule="1f1b"
+    )
+    took = predict(view, coarse, plan).cost.total
+    assert least_bound(view, coarse) * ROUNDING <= took < least_bound(view, fine)
+
+
 def test_equal_peers_on_free_links_reach_it() -> None:
     peers = 4
     view = View(
