@@ -161,6 +161,14 @@ async def fill(name: str, micro_batches: int, steps: int, out: Path | None, miss
         write(out, values_with(out, key, ordered))
 
 
+def reckon_anew(name: str, micro_batches: int, out: Path) -> None:
+    """Put the bound of one world and number of micro-batches anew into the rows that are kept of it."""
+    key = f"{name} {micro_batches}"
+    bound = bound_of(world_of(name, micro_batches), alone=name == ALONE)
+    rows = [{**row, "bound": bound} for row in values(out).get(key, [])]
+    write(out, values_with(out, key, rows))
+
+
 def main() -> None:
     """Measure, print, keep."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -170,9 +178,15 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--out", type=Path, help="rows of other worlds that it has stay")
     parser.add_argument("--missing", action="store_true", help="measure only what it has no row of yet")
+    parser.add_argument("--bounds", action="store_true", help="measure nothing: reckon anew the bounds that --out has")
     arguments = parser.parse_args()
+    if arguments.bounds and arguments.out is None:
+        parser.error("--bounds needs --out: the table whose bounds are to be made anew")
     rows = [(name, count) for name in arguments.worlds for count in arguments.micro_batches]
     for name, count in [*rows, *((ALONE, count) for count in arguments.alone)]:
+        if arguments.bounds:
+            reckon_anew(name, count, arguments.out)
+            continue
         asyncio.run(fill(name, count, arguments.steps, arguments.out, arguments.missing))
 
 
