@@ -145,17 +145,33 @@ async def test_where_all_links_are_known_no_plan_is_made(tmp_path: Path) -> None
     assert swarm.rounds == []
 
 
-async def test_a_link_whose_lines_training_shares_is_looked_at_once_a_plan_and_is_no_reason_for_another(
-    swarm: Swarm, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of those that are measured so, only what they carry at least is known."""
+@pytest.fixture
+def shared(swarm: Swarm, monkeypatch: pytest.MonkeyPatch) -> Swarm:
+    """One in which whatever is measured shares its line: what a link carries at least is known of it."""
 
-    def shared(peer: str, turn: ProbeRound) -> ProbeResult:
+    def result(peer: str, turn: ProbeRound) -> ProbeResult:
         found = Swarm.result(swarm, peer, turn)
         assert found.link is not None
         return found.model_copy(update={"link": found.link.model_copy(update={"is_least": True})})
 
-    monkeypatch.setattr(swarm, "result", shared)
+    monkeypatch.setattr(swarm, "result", result)
+    return swarm
+
+
+async def test_a_link_that_carries_much_beside_training_is_a_reason_for_another_plan_once(shared: Swarm) -> None:
+    one, swarm = spare(shared), shared
+    swarm.gbps = dict.fromkeys(swarm.gbps, FAST)
+    assert await look(swarm, one)
+    asked = swarm.asked
+    for _ in range(3):
+        assert not await look(swarm, one)
+    assert swarm.asked == asked
+
+
+async def test_a_link_whose_lines_training_shares_is_looked_at_once_a_plan_and_is_no_reason_for_another(
+    shared: Swarm,
+) -> None:
+    swarm = shared
     one, before = spare(swarm), unmeasured(swarm)
     for _ in range(len(before) + 2):
         assert not await look(swarm, one)

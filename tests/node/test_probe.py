@@ -205,18 +205,18 @@ async def test_where_streams_take_long_to_open_one_does(
     assert opened == ["other"] * streams
 
 
+@pytest.mark.parametrize("way", [0, 1], ids=["sends", "receives"])
 @pytest.mark.parametrize("end", ["here", "there"])
-async def test_a_probe_says_when_its_lines_were_shared_at_either_end(monkeypatch: pytest.MonkeyPatch, end: str) -> None:
+async def test_a_probe_says_when_either_end_sends_or_receives_much_else_meanwhile(
+    monkeypatch: pytest.MonkeyPatch, end: str, way: int
+) -> None:
     clock, network = Clock(), MemoryNetwork()
     monkeypatch.setattr(probe, "time", clock)
-    ours, theirs = UplinkPacer(), UplinkPacer()
+    ours, theirs, counted = UplinkPacer(), UplinkPacer(), [0, 0]
 
     def busy() -> tuple[int, int]:
-        """As much as anybody sends, and as much again."""
-        counted[0] += 1 << 26
-        return counted[0], counted[0]
-
-    counted = [0]
+        counted[way] += 1 << 26
+        return counted[0], counted[1]
 
     async def answer(stream: Stream) -> None:
         await probe.answer(Shaped(stream, clock, 1e6, 0.0), theirs)
