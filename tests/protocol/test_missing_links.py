@@ -151,6 +151,17 @@ def test_links_that_slow_lines_limit_say_nothing_of_others_and_lines_that_are_kn
     assert estimate.spread < 1.2
 
 
+def test_between_homes_whose_lines_are_known_links_carry_what_these_do() -> None:
+    """Few links are measured, most with ends slower than the lines that are asked for."""
+    rng = np.random.default_rng(4)
+    up, down = np.exp(rng.uniform(-6, 0, PEERS)), np.exp(rng.uniform(-4, 0, PEERS))
+    truth = np.minimum(up[:, None], down[None, :])
+    given = holed(truth, 0.96)
+    estimate = estimated_bandwidth(given, nowhere(PEERS), up, down, rng.uniform(1, 200, (PEERS, PEERS)))
+    assert misses(estimate.values, truth, given).max() < 0.01
+    assert estimate.spread < 1.2
+
+
 def test_where_links_follow_from_nothing_one_figure_stands_in_for_all() -> None:
     """One that is fitted to few would be too good at some of them, and these a search would take."""
     rng = np.random.default_rng(3)

@@ -11,7 +11,8 @@ links:
 4. by peer, as a sum: one figure of the sender and one of the receiver, by least squares, within the range of what was
    measured. Delays are what the way out of one home and into another takes; bandwidths are a product, their logarithms
    a sum (`matrix_completion.additive`);
-5. bandwidths only, by one figure for all: their median (`matrix_completion.median_of_all`).
+5. bandwidths only, by one figure for all: their median (`matrix_completion.median_of_all`);
+6. bandwidths only, by what the ends' lines carry, where they are known.
 
 Each measured pair is set aside once, a fifth of them at a time, and the guess that misses these by least, having seen
 only the others, goes first; the others follow where it has no answer. With few links the order is the one above. Where
@@ -129,7 +130,10 @@ def estimated_bandwidth(
             guesses.append(lambda links: median_by_delay(links, delays))
             if np.isfinite(most).any():
                 guesses.append(lambda links: median_by_delay(_slower_than_lines(links, most), delays))
-        guesses = [_cut(guess, most) for guess in (*guesses, additive, median_of_all)]
+        guesses += [additive, median_of_all]
+        if np.isfinite(most).any():
+            guesses.append(lambda links: np.where(np.isfinite(most), most, bottleneck(links)))
+        guesses = [_cut(guess, most) for guess in guesses]
         far = np.zeros(len(links.values)) if delays is None else delays[links.senders, links.receivers]
         filled, logarithm = _best(links, guesses, _plain_misses, far, math.log(UNKNOWN_RATE))
         filled, spread = np.minimum(np.exp(filled), limits), math.exp(logarithm)
