@@ -1,5 +1,7 @@
 """The search: as good as looking at everything, and the same every time."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -7,6 +9,8 @@ from hypothesis import strategies as st
 
 from dtfm_coordinator.allocator.foundations.links import Matrix, pipeline_seconds
 from dtfm_coordinator.allocator.foundations.neighbourhoods import nearness, tiled
+from dtfm_coordinator.allocator.paper import evolutionary_search
+from dtfm_coordinator.allocator.paper.annealing_window import COLD, FROZEN, HOT, MELTED, Window
 from dtfm_coordinator.allocator.paper.cooling import anneal
 from dtfm_coordinator.allocator.paper.crossover import crossed
 from dtfm_coordinator.allocator.paper.evolutionary_search import SearchResult, search, warm_up
@@ -23,6 +27,7 @@ from dtfm_coordinator.allocator.paper.placement_state import (
     state_of,
 )
 from dtfm_coordinator.allocator.paper.swaps import exchange, turn
+from dtfm_lab.networks.contrived import irregular
 from dtfm_lab.networks.paper_networks import AUTHORS_ACTIVATION_BYTES, GRADIENT_BYTES, paper_network
 
 A, G = 3e6, 5e6
@@ -138,10 +143,67 @@ def test_annealing_reports_the_best_that_it_met() -> None:
     state = state_of(net, np.random.default_rng(0).permutation(20))
     start = refresh(net, state)
     best = state.order.copy()
-    reported = anneal(net, state, np.array([7], dtype=np.uint64), best, start, 0.02 * start, 3000, 0.3)
+    reported, made = anneal(net, state, np.array([7], dtype=np.uint64), best, start, 0.02 * start, 3000, 0.3)
     assert reported < start
+    assert 0 < made < 3000
     again = state_of(net, best)
     assert refresh(net, again) == pytest.approx(reported)
+
+
+def tried(
+    monkeypatch: pytest.MonkeyPatch, alpha: Matrix, beta: Matrix, evaluations: int
+) -> list[tuple[float, int, int]]:
+    """Temperature, number of changes tried, and of changes made, of each call of the annealing in a search."""
+    calls: list[tuple[float, int, int]] = []
+
+    def spied(*arguments: Any) -> tuple[float, int]:
+        best_cost, made = anneal(*arguments)
+        calls.append((arguments[5], arguments[6], made))
+        return best_cost, made
+
+    monkeypatch.setattr(evolutionary_search, "anneal", spied)
+    search(
+        alpha,
+        beta,
+        stages=8,
+        replicas=8,
+        activation_bytes=AUTHORS_ACTIVATION_BYTES,
+        gradient_bytes=GRADIENT_BYTES,
+        evaluations=evaluations,
+    )
+    return calls
+
+
+def test_annealing_is_neither_hotter_nor_colder_than_where_changes_are_worth_trying(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    view = irregular(64, 3)
+    calls = tried(monkeypatch, view.alpha(), view.beta(), 300_000)
+    spent = np.cumsum([steps for _, steps, _ in calls])
+    scouting, later = calls[: int((spent <= 18_000).sum())], calls[int((spent <= 18_000).sum()) + 1 :]
+    assert max(temperature for temperature, _, _ in later) < 0.8 * scouting[0][0], "nothing is melted again"
+    assert sum(steps for _, steps, _ in scouting) > 5_000
+    coldest = min(temperature for temperature, _, _ in later)
+    assert coldest > 5 * scouting[0][0] * COLD / (HOT / 8), "nothing goes on where it is frozen"
+
+
+def test_where_nothing_freezes_annealing_goes_on_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = tried(monkeypatch, np.full((64, 64), 0.01), np.full((64, 64), 1e8), 60_000)
+    temperatures = [temperature for temperature, _, _ in calls]
+    assert min(temperatures) < 1.2 * temperatures[0] * COLD / (HOT / 8)
+
+
+def test_a_window_lies_between_where_changes_are_made_and_where_none_is() -> None:
+    whole = Window(100.0, 50.0, 1e-4 * 100.0)  # twelve bands to the ten-thousandth
+    made = np.array([0.5, 0.2, MELTED, 0.02, 0.01, FROZEN, 0.0] + [np.nan] * 5)
+    seen = whole.seen(made)
+    assert seen is not None
+    assert seen.hot == pytest.approx(100 * 1e-4 ** (2.5 / 12))
+    assert seen.cold == pytest.approx(100 * 1e-4 ** (5.5 / 12))
+    assert seen.cold < seen.warm < seen.hot
+    assert seen.followed(is_frozen=True).cold > seen.cold > seen.followed(is_frozen=False).cold
+    assert whole.seen(np.full(12, 0.3)) is None
+    assert whole.seen(np.full(12, np.nan)) is None
 
 
 def test_what_is_reported_is_what_the_written_pipelines_cost() -> None:

@@ -1,5 +1,7 @@
 """Placements by the paper's communication cost (arXiv 2206.01288, section 3), and the search that it judges.
 
+- `annealing_window`: temperatures between which annealing pays: above, nearly everything melts, and below, hardly a
+  change is made
 - `baselines`: placements without a search, to compare with
 - `cooling`: simulated annealing on the exact cost, one temperature at a time
 - `crossover`: crossover of two placements, and the widths of the tilings with which the evolutionary search starts

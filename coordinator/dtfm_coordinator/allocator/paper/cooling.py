@@ -70,7 +70,7 @@ def anneal(
     temperature: float,
     steps: int,
     focus: float,
-) -> float:
+) -> tuple[float, int]:
     """Try `steps` changes at one temperature (Metropolis 1953): exchanges of two devices, now and then a reversal of
     stages.
 
@@ -82,9 +82,10 @@ def anneal(
     focus: share of the exchanges that begin with a device that the cost depends on.
 
     Returns:
-    The best cost met, `best_cost` where none was better.
+    The best cost met, `best_cost` where none was better; and the number of changes that were made.
     """
     stages, replicas = network.stages, network.replicas
+    made = int(np.int64(0))
     elsewhere = len(state.order) - replicas
     turns = TURNS if stages > 2 else 0.0
     now = cost(state)
@@ -106,7 +107,8 @@ def anneal(
             after = exchange(network, state, here, there, limit)
         if after < np.inf:
             now = after
+            made += 1
             if now < best_cost * (1 - 1e-12):
                 best_cost = now
                 best[:] = state.order
-    return best_cost
+    return best_cost, made

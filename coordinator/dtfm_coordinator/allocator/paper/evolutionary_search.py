@@ -2,9 +2,10 @@
 
 A population of placements starts from neighbourhood tilings (`crossover`). A new one comes from nothing, from the best,
 or from crossing two; each is annealed on the exact cost (`cooling`), from a temperature that depends on how much of its
-origin is worth keeping, and takes the place of the worst, or of its like. How long an annealing lasts is a share of
-the budget: of few evaluations one long annealing makes more than many short ones. Small swarms are searched to the
-end (`exhaustive`): the result is then the optimum.
+origin is worth keeping, and takes the place of the worst, or of its like. Where placements freeze, the first annealing
+finds out between which temperatures it pays: above, nearly everything melts, and below, hardly a change is made. There
+a placement is annealed again, less hot, as long as that improves it. How long an annealing lasts is a share of the
+budget, if that is small. Small swarms are searched to the end (`exhaustive`): the result is then the optimum.
 """
 
 import time
@@ -18,6 +19,7 @@ from dtfm_coordinator.allocator.foundations.compiled import compiling
 from dtfm_coordinator.allocator.foundations.links import Matrix, pipeline_seconds
 from dtfm_coordinator.allocator.foundations.neighbourhoods import nearness, tiled
 from dtfm_coordinator.allocator.foundations.search_budget import Budget
+from dtfm_coordinator.allocator.paper.annealing_window import BANDS, FROZEN, Window
 from dtfm_coordinator.allocator.paper.cooling import anneal
 from dtfm_coordinator.allocator.paper.crossover import crossed, widths
 from dtfm_coordinator.allocator.paper.exhaustive import partitions, provable, walk_of, walk_on
@@ -30,6 +32,8 @@ Index = npt.NDArray[np.int64]
 LARGEST_ENUMERATION = 200_000
 """Number of placements up to which all are looked at without being asked to."""
 POPULATION = 4
+SCOUTED = 0.06
+"""Share of the budget that the first annealing may take, which finds out between which temperatures it pays."""
 FRESH = 0.35
 """Share of the budget that an annealing from a random placement may take."""
 ROUND = 0.08
@@ -37,16 +41,20 @@ ROUND = 0.08
 LONGEST = 1000
 """Number of changes, at most, that an annealing tries, divided by the square of the number of devices: more are better
 spent on another annealing."""
+LONGEST_FRESH = 200
+"""The same from a random placement, where it is known between which temperatures that pays."""
+LONGEST_ROUND = 50
+"""The same of each later annealing."""
 LARGEST_FRESH = 256
 """Number of devices up to which annealing from a random placement pays; larger networks start from their tilings."""
-HOT = 0.15
-"""Temperature that melts a placement, as a part of its cost, times the number of stages: a change is one boundary's."""
-COLD = 2e-4
-"""Temperature at the end of an annealing, as a part of the cost."""
-KEPT = 0.5
-"""Temperature to which the best placement is heated, as a part of `HOT`."""
+SCOUTS = 3
+"""Number of annealings, at most, that find them out."""
+STALE = 6
+"""Number of annealings in a row that do not improve a placement, after which another one is begun with."""
+CROSSED = 0.5
+"""Share of those that are children of two placements of the population."""
 MIXED = 0.3
-"""Temperature to which a child of two placements is heated, as a part of `HOT`."""
+"""Temperature to which a child of two placements is heated then, as a part of `HOT`."""
 FOCUS = 0.3
 """Share of the changes that begin with a device on which the cost depends."""
 CHUNK = 100_000
@@ -161,6 +169,11 @@ class _Evolution:
         self._rng = np.random.default_rng(seed)
         self._population: list[_Individual] = []
         self._history: list[tuple[float, float]] = []
+        self._frozen: Window | None = None
+        """Temperatures between which placements freeze, once they were seen to."""
+        self._made: Matrix = np.zeros(0)
+        """Share of the changes that the last annealing made in each of its bands of temperatures, shape (BANDS,); not a
+        number where none was tried."""
 
     def run(self, enumerate_up_to: int) -> SearchResult:
         """Search until the budget is spent or the optimum is known."""
@@ -201,56 +214,104 @@ class _Evolution:
         return bool(walk.depth[0] < 0)
 
     def _evolve(self) -> None:
-        # Of few replicas each is more of its boundary, and a change more of the cost.
-        hot, share = HOT / self._stages * max(1.0, (8 / self._replicas) ** 1.5), FRESH
         if self._devices <= LARGEST_FRESH:
-            self._anneal(self._rng.permutation(self._devices), hot, share)
+            self._scout()
+            longest = LONGEST if self._frozen is None else LONGEST_FRESH
+            self._anneal(self._rng.permutation(self._devices), self._window().hot, FRESH, longest)
+        if self._frozen is not None:
+            self._improve_lines()
         while not self._budget.spent():
-            share, choice = ROUND, self._rng.random()
+            hot, warm, _ = self._window()
+            choice = self._rng.random()
             if choice < 0.4 and len(self._population) > 1:
-                one, other = self._rng.choice(len(self._population), 2, replace=False)
-                child = crossed(
-                    self._population[one].order, self._population[other].order, self._stages, self._replicas, self._rng
-                )
-                self._anneal(child, MIXED * hot, share)
+                self._anneal(self._child(), MIXED * hot, ROUND, LONGEST)
             elif choice < 0.9 or self._devices > LARGEST_FRESH:
-                self._anneal(self._population[0].order, KEPT * hot, share)
+                self._anneal(self._population[0].order, warm, ROUND, LONGEST)
             else:
-                self._anneal(self._rng.permutation(self._devices), hot, share)
+                self._anneal(self._rng.permutation(self._devices), hot, ROUND, LONGEST)
 
-    def _anneal(self, order: Index, hot: float, share: float) -> None:
-        """Anneal a placement over a share of the budget, and admit the best that was met."""
-        network, budget = self._network, self._budget
+    def _improve_lines(self) -> None:
+        """Anneal the best placement, less hot, as long as that improves it; then children and new ones in the same
+        way."""
+        line, stale = self._population[0], 0
+        while not self._budget.spent():
+            hot, warm, _ = self._window()
+            if stale < STALE:
+                found = self._anneal(line.order, warm, ROUND, LONGEST_ROUND)
+                is_better = found.total < line.total * (1 - 1e-9)
+                line, stale = (found, 0) if is_better else (line, stale + 1)
+            elif len(self._population) > 1 and self._rng.random() < CROSSED:
+                line, stale = self._anneal(self._child(), warm, ROUND, LONGEST_ROUND), 0
+            else:
+                line, stale = self._anneal(self._rng.permutation(self._devices), hot, FRESH, LONGEST_FRESH), 0
+
+    def _child(self) -> Index:
+        one, other = self._rng.choice(len(self._population), 2, replace=False)
+        parents = self._population[one].order, self._population[other].order
+        return crossed(*parents, self._stages, self._replicas, self._rng)
+
+    def _window(self) -> Window:
+        return self._frozen or Window.of_cost(self._population[0].total, self._stages, self._replicas)
+
+    def _scout(self) -> None:
+        """Anneal random placements until they are frozen, and remember between which temperatures that happened."""
+        for _ in range(SCOUTS):
+            before, window = self._population[0].total, self._window()
+            self._anneal(self._rng.permutation(self._devices), window.hot, SCOUTED, LONGEST_FRESH, FROZEN)
+            # Pairs that cannot talk make all temperatures far too high.
+            if self._population[0].total > before / 2:
+                break
+        self._frozen = window.seen(self._made)
+
+    def _anneal(self, order: Index, hot: float, share: float, longest: int, until: float = -1.0) -> _Individual:
+        """Anneal a placement over a share of the budget, and return and admit the best that was met.
+
+        Args:
+            hot: temperature to begin with, seconds.
+            longest: number of changes, at most, divided by the square of the number of devices.
+            until: the annealing ends after a band of temperatures in which no more than this share of the changes is
+                made.
+        """
+        network, budget, cold = self._network, self._budget, self._window().cold
         state = state_of(network, order)
         best_cost = refresh(network, state)
         best, random = state.order.copy(), np.array([self._rng.integers(1, 2**63)], dtype=np.uint64)
-        scale = self._population[0].total
-        began, most, tried, chunks = budget.used(), LONGEST * self._devices**2, 0, 0
+        tries, made, band = np.zeros(BANDS), np.zeros(BANDS), 0
+        began, most, tried, chunks = budget.used(), longest * self._devices**2, 0, 0
         while not budget.spent():
             done = max((budget.used() - began) / share, tried / most)
-            if done >= 1:
+            if done >= 1 or (int(done * BANDS) > band and made[band] <= until * tries[band] and until >= 0):
                 break
+            band = int(done * BANDS)
             steps = budget.left(max(16, min(CHUNK // self._devices, budget.part(share / TEMPERATURES))))
-            temperature = scale * hot * (COLD / hot) ** done
-            best_cost = anneal(network, state, random, best, best_cost, temperature, steps, FOCUS)
+            temperature = hot * (cold / hot) ** done
+            best_cost, count = anneal(network, state, random, best, best_cost, temperature, steps, FOCUS)
             budget.spend(steps)
+            tries[band], made[band] = tries[band] + steps, made[band] + count
             tried, chunks = tried + steps, chunks + 1
             if self._stages <= LARGEST_EXACT and chunks % REORDERED == 0:
                 refresh(network, state)
                 reorder(network, state)
             self._note(best_cost)
-        self._admit(best)
+        with np.errstate(invalid="ignore"):
+            self._made = made / tries
+        if self._frozen is not None and tries[-1] > 0:
+            self._frozen = self._frozen.followed(is_frozen=bool(self._made[-1] <= FROZEN))
+        return self._admit(best)
 
-    def _admit(self, order: Index) -> None:
-        """Put a placement's stages into their best order, and keep it if it is among the population's best."""
+    def _admit(self, order: Index) -> _Individual:
+        """Put a placement's stages into their best order, keep it if it is among the population's best, and return
+        it."""
         state = state_of(self._network, order)
         refresh(self._network, state)
         total = reorder(self._network, state)
+        admitted = _Individual(total, state.order)
         if all(abs(total - individual.total) > 1e-9 * total for individual in self._population):
-            self._population.append(_Individual(total, state.order))
+            self._population.append(admitted)
             self._population.sort(key=lambda individual: individual.total)
             del self._population[POPULATION:]
         self._note(total)
+        return admitted
 
     def _note(self, total: float) -> None:
         if not self._history or total < self._history[-1][1]:
