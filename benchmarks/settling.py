@@ -3,8 +3,9 @@
     python -m benchmarks.settling [--members 8 16 32] [--seeds 3] [--out benchmarks/results/settling.md]
 
 The job is that of `benchmarks.orders`, on the paper's networks and on volunteers at home. Both searches look at as many
-layouts, with the same seed: one anneals to the end, the other changes its best layout singly in the last part. `left`
-is what the best single change that `explain` finds would still save, by the exact simulator.
+layouts, with the same seed: one anneals to the end, the other changes its best layouts singly in the last part of each
+schedule's search, and the chosen plan in the last part of all. `left` is what the best single change that `explain`
+finds would still save, by the exact simulator.
 """
 
 import argparse
@@ -17,6 +18,7 @@ from rich.progress import track
 
 from benchmarks.orders import NETWORKS, work
 from benchmarks.tables import keep, markdown, show
+from dtfm_coordinator.allocator import allocate as allocator
 from dtfm_coordinator.allocator.allocate import allocate, compile_now
 from dtfm_coordinator.allocator.search import settling
 from dtfm_coordinator.tools.explain.single_changes import single_changes
@@ -30,11 +32,12 @@ HEADINGS = (
 )  # fmt: skip
 
 
-def searched(name: str, members: int, seed: int, most: float) -> tuple[float, float]:
-    """Return a plan's seconds of a step, and the share of these that the best single change would save; `most` of the
-    search is set aside for single changes."""
+def searched(name: str, members: int, seed: int, *, is_changed: bool) -> tuple[float, float]:
+    """Return a plan's seconds of a step, and the share of these that the best single change would save; `is_changed`:
+    parts of the search are set aside for single changes."""
     view, job = network(name, members, seed), work(MICRO_BATCHES, open_pace=False)
-    with mock.patch.object(settling, "MOST_SETTLING", most):
+    most, end = (settling.MOST_SETTLING, allocator.BEFORE_CHANGED) if is_changed else (-1.0, 1.0)
+    with mock.patch.object(settling, "MOST_SETTLING", most), mock.patch.object(allocator, "BEFORE_CHANGED", end):
         plan = allocate(view, job, seed, None, EVALUATIONS_A_MEMBER * members)
     assert plan.cost is not None
     total = plan.cost.total
@@ -46,8 +49,10 @@ def rows(members: list[int], seeds: int) -> Iterator[tuple[str, ...]]:
     """A row for each network and number of members."""
     for name in NETWORKS:
         for count in members:
-            shares = (-1.0, settling.MOST_SETTLING)
-            annealed, changed = ([searched(name, count, seed, share) for seed in range(seeds)] for share in shares)
+            annealed, changed = (
+                [searched(name, count, seed, is_changed=is_changed) for seed in range(seeds)]
+                for is_changed in (False, True)
+            )
             ratios = [after / before for (before, _), (after, _) in zip(annealed, changed, strict=True)]
             cells = (
                 cell

@@ -4,12 +4,13 @@ from dataclasses import replace
 
 import pytest
 
+from dtfm_coordinator.allocator import best_changes
 from dtfm_coordinator.allocator.all_reduces.carried_trees import carried, summed_likewise
 from dtfm_coordinator.allocator.all_reduces.chosen_trees import with_trees
 from dtfm_coordinator.allocator.all_reduces.sized_parts import by_links
 from dtfm_coordinator.allocator.allocate import allocate
+from dtfm_coordinator.allocator.search import settling
 from dtfm_coordinator.allocator.workload import Workload, predict
-from dtfm_coordinator.tools.explain import single_changes as module
 from dtfm_coordinator.tools.explain.single_changes import SingleChange, TriedChanges, single_changes
 from dtfm_coordinator.tools.explain.step_report import change_lines
 from dtfm_lab.networks.catalogue import network
@@ -174,7 +175,7 @@ def test_memory_is_kept_to() -> None:
 
 
 def test_looking_at_changes_of_many_peers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_PLAYED", 40_000)
+    monkeypatch.setattr(best_changes, "MOST_PLAYED", 40_000)
     view = network("worldwide", 64)
     job = replace(work(16, Planning(stages=4, schedule="1f1b")), demand=replace(DEMAND, layer_flops=1e12))
     placed = allocate(view, job, evaluations=200)
@@ -195,3 +196,22 @@ def test_seconds_and_shares_are_told_with_their_sign() -> None:
     ]
     what_if = change_lines(TriedChanges((SingleChange("a thing", 9.0),), 7, True), 10.0, is_what_if=True)
     assert "the plan was searched for another wire or schedule (" in what_if[0]
+
+
+def test_a_search_leaves_no_single_change_that_would_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settling, "MOST_SETTLING", -1.0)  # the search itself anneals to its end
+    view = network("irregular", 8, 1)
+    job = replace(work(8, Planning(schedule="1f1b")), demand=replace(DEMAND, layer_flops=1e12))
+    placed = allocate(view, job, evaluations=2000)
+    assert placed.cost is not None
+    best = single_changes(placed, view, job, placed.cost.total).best
+    assert min(one.seconds for one in best) > placed.cost.total
+
+
+def test_changes_are_looked_at_only_until_one_is_told_to_stop() -> None:
+    left = iter([False] * 5)
+    job = work(4)
+    found = best_changes.best_changes(
+        plan("ad", "cb", "ad", "cb"), FAST_PAIRS, job, tuple("abcd"), lambda: next(left, True)
+    )
+    assert (found.looked_at, found.is_all) == (5, False)

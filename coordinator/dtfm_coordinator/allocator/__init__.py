@@ -8,6 +8,7 @@
 - `simulator/`: the simulated training step: exactly, event by event, and fast, on arrays as machine code
 - `allocate`: allocator of `serve`, `plan`, `explain` and `compare`: from a view to the plan with the shortest simulated
   step
+- `best_changes`: best single changes of a plan, of each kind: what `explain` tells, and what a search makes at its end
 - `coarse_boundaries`: boundaries between stages that micro-batches cross in a coarser wire, because the links there are
   slow
 - `job_demand`: what a job asks of its peers: its model's sizes, for the allocator

@@ -15,6 +15,7 @@ import numpy as np
 from dtfm_coordinator.allocator.all_reduces.chosen_trees import with_trees
 from dtfm_coordinator.allocator.all_reduces.sized_parts import by_links, shortest, sizings, slot_parts
 from dtfm_coordinator.allocator.all_reduces.tree_search import compile_search
+from dtfm_coordinator.allocator.best_changes import best_changes
 from dtfm_coordinator.allocator.coarse_boundaries import (
     Wires,
     coarse_wires,
@@ -36,6 +37,7 @@ from dtfm_coordinator.allocator.problem.problem_arrays import SCHEDULES, Problem
 from dtfm_coordinator.allocator.search.layout import Layout
 from dtfm_coordinator.allocator.search.layout_evolution import Evolution
 from dtfm_coordinator.allocator.search.promising_shapes import ranked
+from dtfm_coordinator.allocator.search.settling import improvements
 from dtfm_coordinator.allocator.search.starts import at_random, every, in_order, near_by_message, placements, starts
 from dtfm_coordinator.allocator.simulator.predicted_seconds import PredictedSeconds
 from dtfm_coordinator.allocator.why_no_plan import why_no_plan
@@ -53,6 +55,10 @@ ENDS = (0.6, 0.8, 1.0)
 COARSE = 2 / 3
 """Of the budget: so much more is searched where boundaries may be coarse. The searches by the job's wire over all of
 them keep the whole of it, so that what they find without is found in any case."""
+LEAST = 1e-6
+"""Of a step: so much shorter a single change must make it."""
+BEFORE_CHANGED = 0.85
+"""Share of the budget at which searches end, so that what they have found can be changed singly."""
 ALIKE = 1e-3
 """Of a step: so much better another schedule must be than one of those before it."""
 ANEW = 0.25
@@ -125,7 +131,10 @@ def allocate(
     ]
     if not finalists:
         raise UserError(why_no_plan(work, problems[0], shapes, any(search.fitted for search in searches)))
+    limits.until += 1.0 - BEFORE_CHANGED
     chosen = _settled(view, work, peers, _chosen(finalists, old))
+    if algorithm == "evolutionary":
+        chosen = _changed_singly(view, work, peers, chosen, old, limits)
     chosen = replace(chosen, plan=tightened(chosen.plan))
     if work.planning.parts == "auto" and is_soon_predicted(work, chosen.plan):
         plan, cost = with_trees(view, work, chosen.plan, chosen.cost)
@@ -185,11 +194,15 @@ def _turns(work: Workload, problems: list[Problem], algorithm: str) -> list[tupl
     where boundaries may be coarse, and beyond the budget, each once more with all of them coarse, under which other
     layouts are better."""
     fine, coarse = work.planning.wire, work.planning.coarse_wire
-    turns = list(zip(problems, ENDS if len(problems) > 1 else (1.0,), strict=True))
+    last = BEFORE_CHANGED if algorithm == "evolutionary" else 1.0
+    ends = ENDS if len(problems) > 1 else (1.0,)
+    turns = [(one, last * end) for one, end in zip(problems, ends, strict=True)]
     if coarse == fine or algorithm != "evolutionary":
         return turns
     every = (coarse,) * work.demand.layers
-    return turns + [(over_wires(work, problem, every), 1.0 + COARSE * end) for problem, end in turns]
+    return turns + [
+        (over_wires(work, problem, every), last + COARSE * end) for problem, end in zip(problems, ends, strict=True)
+    ]
 
 
 def _searched(
@@ -303,6 +316,38 @@ def _settled(view: View, work: Workload, peers: tuple[str, ...], chosen: _Finali
     return made[settled(plan.wires, either, seconds)]
 
 
+def _changed_singly(
+    view: View, work: Workload, peers: tuple[str, ...], chosen: _Finalist, old: InForce, limits: Budget
+) -> _Finalist:
+    """Return the chosen finalist after single changes for the better, as long as the budget lasts: those that the fast
+    form finds, then again and again the best of those that `explain` looks at, by the exact simulator's word."""
+
+    def spent() -> bool:
+        limits.spend(1)
+        return limits.spent()
+
+    over = over_wires(work, chosen.posed, chosen.plan.boundaries)
+
+    def objective(layout: Layout) -> float:
+        return layout.cost(over).total + old.moving(layout) / old.horizon
+
+    begun, uneven = (objective(chosen.layout), chosen.layout), work.planning.replicas == "auto"
+    *_, (_, last) = (begun, *improvements(over, begun, objective, limits, any_counts=uneven))
+    # Shares that the fast form prefers to those by speed need not be better.
+    for layout in (last, last.by_speed(over)):
+        if layout is not None and layout != chosen.layout and is_soon_predicted(work, chosen.plan):
+            other = _made(view, work, peers, chosen.posed, layout, chosen.plan.boundaries)
+            chosen = min(chosen, other, key=lambda one: _whole(one, old))
+    while is_soon_predicted(work, chosen.plan) and not limits.spent():
+        found = best_changes(tightened(chosen.plan), view, work, peers, spent).best
+        made = [_made(view, work, peers, chosen.posed, one.layout, one.wires) for one in found]
+        best = min(made, key=lambda one: _whole(one, old), default=chosen)
+        if not _whole(best, old) < (1 - LEAST) * _whole(chosen, old):
+            break
+        chosen = best
+    return chosen
+
+
 def _priced(
     view: View, work: Workload, plan: Plan, layout: Layout, problem: Problem, peers: tuple[str, ...]
 ) -> tuple[Plan, PredictedSeconds]:
@@ -320,11 +365,16 @@ def _priced(
 def _chosen(finalists: list[_Finalist], old: InForce) -> _Finalist:
     """Return the finalist with the shortest step, what moving there takes and coarse wires included; `finalists` are in
     order of schedule, those without a pace first."""
-    seconds = [one.weighed + old.moving(one.layout) / old.horizon for one in finalists]
+    seconds = [_whole(one, old) for one in finalists]
     near = [number for number, one in enumerate(seconds) if one <= (1 + ALIKE) * min(seconds)]
     kind = _kind(finalists[near[0]])
     alike = [number for number in near if _kind(finalists[number]) == kind]
     return finalists[min(alike, key=lambda number: seconds[number])]
+
+
+def _whole(one: _Finalist, old: InForce) -> float:
+    """Return the seconds by which finalists are compared, and what moving there takes spread over the horizon."""
+    return one.weighed + old.moving(one.layout) / old.horizon
 
 
 def _kind(one: _Finalist) -> tuple[str, bool]:
@@ -372,7 +422,7 @@ def _reason(work: Workload, best: _Finalist, finalists: list[_Finalist]) -> str:
     others: dict[str, float] = {}
     for one in sorted(finalists, key=lambda one: one.cost.total):
         others.setdefault(_words(work, one), one.cost.total)
-    del others[_words(work, best)]
+    others.pop(_words(work, best), None)  # a single change may have made it of another shape
     if others:
         line += f"; {', '.join(f'{words} {total:.3g} s' for words, total in list(others.items())[:3])}"
     return line

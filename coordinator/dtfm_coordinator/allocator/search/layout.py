@@ -93,6 +93,11 @@ class Layout:
             ahead=ahead if any(ahead) else (),
         )
 
+    def by_speed(self, problem: Problem) -> Self | None:
+        """Return the same peers in the same stages, with shares and layers as `of` gives them."""
+        ends = tuple(accumulate(self.counts))
+        return self.of(problem, [self.peers[end - count : end] for end, count in zip(ends, self.counts, strict=True)])
+
     def arrays(self) -> tuple[Ints, Ints, Ints, Ints]:
         """Return peers, counts, shares and layers as arrays, for compiled functions."""
         peers, counts, shares, layers = (
