@@ -57,8 +57,8 @@ COARSE = 2 / 3
 them keep the whole of it, so that what they find without is found in any case."""
 LEAST = 1e-6
 """Of a step: so much shorter a single change must make it."""
-BEFORE_CHANGED = 0.85
-"""Share of the budget at which searches end, so that what they have found can be changed singly."""
+CHANGED = 0.15
+"""Of the budget: so much longer, at most, what the searches have found is changed singly."""
 ALIKE = 1e-3
 """Of a step: so much better another schedule must be than one of those before it."""
 ANEW = 0.25
@@ -131,7 +131,7 @@ def allocate(
     ]
     if not finalists:
         raise UserError(why_no_plan(work, problems[0], shapes, any(search.fitted for search in searches)))
-    limits.until += 1.0 - BEFORE_CHANGED
+    limits.until += CHANGED
     chosen = _settled(view, work, peers, _chosen(finalists, old))
     if algorithm == "evolutionary":
         chosen = _changed_singly(view, work, peers, chosen, old, limits)
@@ -194,15 +194,12 @@ def _turns(work: Workload, problems: list[Problem], algorithm: str) -> list[tupl
     where boundaries may be coarse, and beyond the budget, each once more with all of them coarse, under which other
     layouts are better."""
     fine, coarse = work.planning.wire, work.planning.coarse_wire
-    last = BEFORE_CHANGED if algorithm == "evolutionary" else 1.0
     ends = ENDS if len(problems) > 1 else (1.0,)
-    turns = [(one, last * end) for one, end in zip(problems, ends, strict=True)]
+    turns = list(zip(problems, ends, strict=True))
     if coarse == fine or algorithm != "evolutionary":
         return turns
     every = (coarse,) * work.demand.layers
-    return turns + [
-        (over_wires(work, problem, every), last + COARSE * end) for problem, end in zip(problems, ends, strict=True)
-    ]
+    return turns + [(over_wires(work, problem, every), 1.0 + COARSE * end) for problem, end in turns]
 
 
 def _searched(
