@@ -107,7 +107,8 @@ def main() -> None:
     keep(
         options.out,
         "A large job on many members",
-        f"python -m benchmarks.large_jobs --evaluations {options.evaluations}",
+        f"python -m benchmarks.large_jobs --evaluations {options.evaluations} --members "
+        + " ".join(map(str, options.members)),
         ["Peers by stages.\n", markdown(title, HEADINGS, found)],
     )
 

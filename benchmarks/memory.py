@@ -32,7 +32,7 @@ from dtfm_protocol.plan.schedule import actions_of, most_in_flight
 from dtfm_protocol.process import command_line
 
 STEPS = 3
-ASKED = 1.25
+ASKED = 1.1
 """The most that a node may take, relative to what the allocator counts with."""
 DEADLINE_SECONDS = 900.0
 MB = 1e6

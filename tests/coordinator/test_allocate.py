@@ -166,7 +166,7 @@ def test_a_search_that_begins_with_another_ones_plan_does_no_worse_and_takes_a_p
     seconds = []
     for begun in (None, good):
         ticks = iter(range(10**9))
-        found = allocate(view, work, begun=begun, clock=lambda ticks=ticks: next(ticks) / 1000)  # type: ignore[misc]
+        found = allocate(view, work, begun=begun, clock=lambda ticks=ticks: next(ticks) / 100)  # type: ignore[misc]
         seconds.append(found.seconds or 0.0)
     assert seconds[1] < 0.5 * seconds[0]
 
