@@ -104,6 +104,7 @@ async def test_a_fast_link_that_nobody_knows_is_found_by_and_by_and_nobody_is_to
     assert set(swarm.asked) <= before
     assert len(swarm.asked) == len(set(swarm.asked))
     assert all(len(turn.pairs) == 1 for turn in swarm.rounds)
+    assert not any(turn.quick for turn in swarm.rounds), "a quick one takes a whole line, which training uses, too"
     assert swarm.phases == []
     assert set(swarm.planner.standstills) == {STANDSTILL}
 

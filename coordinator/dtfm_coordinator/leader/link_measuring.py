@@ -93,14 +93,15 @@ class LinkMeasuring:
 
     async def beside(self, pairs: list[Pair], members: list[Member]) -> None:
         """Have disjoint pairs of `members` measured that no plan uses, while training goes on; nobody is told, for
-        nobody waits. Where training's frames have shared their lines, what was found is what they carry at least."""
-        await self._measure(pairs, _addresses(members))
+        nobody waits. Where training's frames have shared their lines, what was found is what they carry at least. So it
+        is not done as quickly as can be: that takes a whole line, and does not tell whether others used it."""
+        await self._measure(pairs, _addresses(members), quick=False)
         for pair in pairs:
             self._links.beside(pair)
 
-    async def _measure(self, pairs: list[Pair], addresses: dict[str, tuple[str, ...]]) -> None:
+    async def _measure(self, pairs: list[Pair], addresses: dict[str, tuple[str, ...]], *, quick: bool = True) -> None:
         """Have disjoint pairs measured."""
-        await self._have_probed(ProbeRound(id=_now(), pairs=tuple(pairs), addresses=addresses, quick=True))
+        await self._have_probed(ProbeRound(id=_now(), pairs=tuple(pairs), addresses=addresses, quick=quick))
         self._links.tried(pairs)
 
     async def _have_probed(self, turn: ProbeRound, seconds: float | None = None) -> None:
