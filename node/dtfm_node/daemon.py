@@ -4,7 +4,7 @@ import asyncio
 import secrets
 import shutil
 from collections.abc import Awaitable, Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -475,6 +475,9 @@ class Daemon:
         """
         await control.publish(CHALLENGE, Challenge(session=self._session))
         await asyncio.sleep(self._timeouts.identity_challenge)
+        with suppress(TimeoutError):  # its broker may be there without it
+            async with asyncio.timeout(self._timeouts.clock_answer):
+                await control.clock_told.wait()
         ahead = control.clock_ahead
         if ahead is not None and abs(ahead) > CLOCK_OFFSET_SECONDS:
             way = "behind" if ahead > 0 else "ahead of"

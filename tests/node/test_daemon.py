@@ -35,12 +35,14 @@ class Control:
     """A broker's side of the control plane."""
 
     last_error = ""
-    clock_ahead = None
+    clock_ahead: float | None = None
 
     def __init__(self, connected: bool) -> None:
         self.connected = asyncio.Event()
         if connected:
             self.connected.set()
+        self.clock_told = asyncio.Event()
+        self.clock_told.set()
         self.said: list[str] = []
 
         self.bodies: list[Schema] = []
@@ -58,9 +60,14 @@ async def surveyed(job: ResolvedJob) -> JobSurvey:
 
 
 def entering(
-    folder: Path, connected: bool, timeout: float, surveyor: Surveyor = surveyed, challenge: float = 0.0
+    folder: Path,
+    connected: bool,
+    timeout: float,
+    surveyor: Surveyor = surveyed,
+    challenge: float = 0.0,
+    clock_answer: float = 30.0,
 ) -> tuple[Daemon, Control, Any]:
-    quick = replace(TIMEOUTS, identity_challenge=challenge)
+    quick = replace(TIMEOUTS, identity_challenge=challenge, clock_answer=clock_answer)
     daemon = Daemon(INVITE, folder, NodeOptions(timeout=timeout), Display("plain"), quick, surveyor)
     control: Any = Control(connected)
     return daemon, control, entered(daemon, control)
@@ -82,6 +89,33 @@ async def test_a_node_asks_for_nothing_until_a_coordinator_serves(tmp_path: Path
     daemon._inbox._take_job("", JOB)
     assert await asyncio.wait_for(task, 30) == JobSurvey(1, 2)
     assert control.said == ["challenge"]
+
+
+async def test_a_coordinator_that_is_slow_to_tell_the_time_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without its clock a node whose own is off would be turned away by the DHT."""
+    followed: list[float] = []
+    monkeypatch.setattr("dtfm_node.daemon.go_by", followed.append)
+    daemon, control, entry = entering(tmp_path, True, 30.0)
+    control.clock_told.clear()
+    daemon._inbox._take_job("", JOB)
+    task = asyncio.create_task(entry)
+    while "challenge" not in control.said:
+        await asyncio.sleep(0.01)
+    await settle()
+    assert not task.done()
+    control.clock_ahead = -3600.0
+    control.clock_told.set()
+    await asyncio.wait_for(task, 30)
+    assert followed == [-3600.0]
+
+
+async def test_a_coordinator_that_never_tells_the_time_keeps_nobody_out(tmp_path: Path) -> None:
+    daemon, control, entry = entering(tmp_path, True, 30.0, clock_answer=0.01)
+    control.clock_told.clear()
+    daemon._inbox._take_job("", JOB)
+    assert await asyncio.wait_for(entry, 30) == JobSurvey(1, 2)
 
 
 async def test_the_job_is_surveyed_while_others_may_object_and_no_longer_than_that(tmp_path: Path) -> None:

@@ -51,6 +51,8 @@ class MemoryControlPlane:
         self.dropped: Counter[Cause] = Counter()
         self.last_error = ""
         self.clock_ahead: float | None = None
+        self.clock_told = asyncio.Event()
+        self.clock_told.set()  # there is one clock
         self._broker, self._coordinators, self._session = broker, coordinators, session
         self._readers: dict[str, tuple[Reader, str]] = {}
         self._retained: dict[str, tuple[Topic, Schema]] = {}

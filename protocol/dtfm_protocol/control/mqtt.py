@@ -215,6 +215,8 @@ class ControlPlane:
         self.last_error = ""
         self.clock_ahead: float | None = None
         """Seconds that the coordinator's clock is ahead of this machine's, transit included; None: not known."""
+        self.clock_told = asyncio.Event()
+        """Event that is set once `clock_ahead` is known."""
         self.remote = ""
         """IP address at which the broker was reached last; "": it was not."""
         self._addresses = (address, *others)
@@ -368,6 +370,7 @@ class ControlPlane:
                 return
             if topic.author == "coordinator" and not message.retain:  # a retained one may be of any age
                 self.clock_ahead = letter.at - time.time()
+                self.clock_told.set()
             done = self._readers[topic.name](letter.sender, body)
             if done is not None:
                 await done

@@ -76,6 +76,9 @@ class Timeouts:
     """Time that it waits where the broker is gone, too: nobody hears that it wants to leave."""
     identity_challenge: float = 1.0
     """Time that a live daemon with the same identity has to answer when a node joins: a round trip, and more."""
+    clock_answer: float = 5.0
+    """Time that a coordinator may take beyond that to say what time it is: a busy one is late, and without its word a
+    clock that is off keeps a node out of the DHT."""
     job_survey: float = 60.0
     """Limit, in a processor's seconds, of a node's look at what a job would take: one or two are usual, and a model
     that takes longer merely to be laid out is none that can be trained."""
