@@ -13,6 +13,7 @@ from dtfm_coordinator.links.link_degradation import (
     SECONDS,
     SLOWER,
     STEPS,
+    WARM_STEPS,
     LinkDegradation,
     Pair,
 )
@@ -30,6 +31,12 @@ class World:
         self.watch = LinkDegradation(lambda: self.now)
         self.known: dict[Pair, float] = {(name[0], name[1]): rate for name, rate in gbps.items()}
         self._step = 0
+        self.warm(1)
+
+    def warm(self, plan: int) -> None:
+        """The first steps of a plan end, of which nobody tells anything."""
+        for step in (0, WARM_STEPS):
+            self.watch.reported("someone", plan, step, {})
 
     def steps(self, *rates: float, plan: int = 1, pair: Pair = AB, every: float = SECONDS) -> None:
         """The fastest frames of steps, one after the other, with so many seconds from one to the next."""
@@ -149,7 +156,7 @@ def test_a_step_that_is_reported_again_counts_once() -> None:
 def test_a_new_plan_forgets_what_frames_told_under_the_last() -> None:
     world = World(ab=1.0)
     world.steps(*[0.3] * STEPS)
-    world.watch.reported("c", 2, 99, {})
+    world.warm(2)
     assert world.suspects() == NONE
     world.steps(*[0.3] * (STEPS - 1), plan=2)
     assert world.suspects() == NONE
@@ -161,6 +168,7 @@ def test_the_same_step_of_a_new_plan_counts() -> None:
     """A step is done again where a plan broke in it."""
     world = World(ab=1.0)
     world.watch.reported("b", 1, 7, {"a": 0.3})
+    world.warm(2)
     for step in range(7, 7 + STEPS):
         assert world.suspects() == NONE
         world.now += SECONDS
@@ -192,6 +200,7 @@ def test_under_a_new_plan_a_link_that_was_looked_at_is_judged_by_its_measure_aga
     world = World(ab=1.0)
     world.steps(*[0.4] * STEPS)
     world.looked(1.0)
+    world.warm(2)
     world.steps(*[0.4] * STEPS, plan=2)
     assert world.suspects() == {AB}
 
@@ -201,6 +210,7 @@ def test_a_link_that_was_found_slow_is_not_suspected_for_being_as_it_was_found()
     world.steps(*[0.3] * STEPS)
     world.looked(0.1)
     world.steps(*[0.1] * 5, every=SECONDS / 4)
+    world.warm(2)
     world.steps(*[0.09] * 5, plan=2, every=SECONDS / 4)
     assert world.suspects() == NONE
 
@@ -384,9 +394,39 @@ def test_a_link_that_was_looked_into_in_vain_is_excused_for_a_while() -> None:
 
 def test_frames_under_an_earlier_plan_say_nothing_and_a_new_plan_forgets_them() -> None:
     world = World(ab=1.0)
+    world.warm(2)
     under_way(world, plan=2, ab=0.1)
     under_way(world, plan=1, ba=0.1)
     assert failing(world) == {AB}
     under_way(world, plan=3)
     world.watch.sending("c", 3, {})
+    world.warm(3)
     assert failing(world) == set()
+
+
+def test_no_link_fails_or_is_suspected_in_a_plans_first_steps() -> None:
+    """Connections are new, and send slowly at first."""
+    world = World(ab=1.0)
+    for step in range(10, 10 + WARM_STEPS):
+        world.now += SECONDS
+        world.watch.reported("b", 2, step, {"a": 0.1})
+        under_way(world, plan=2, ab=0.1)
+        assert world.suspects() == NONE
+        assert failing(world) == set()
+    world.now += SECONDS
+    world.watch.reported("b", 2, 10 + WARM_STEPS, {"a": 0.1})
+    under_way(world, plan=2, ab=0.1)
+    assert world.suspects() == {AB}
+    assert failing(world) == {AB}
+
+
+def test_steps_are_in_a_row_only_if_no_step_between_was_too_fast_to_tell() -> None:
+    world = World(ab=1.0)
+    world.steps(0.4)
+    world.now += SECONDS
+    world.watch.reported("b", 1, 100, {})
+    world._step = 100
+    world.steps(0.4)
+    assert world.suspects() == NONE
+    world.steps(0.4)
+    assert world.suspects() == {AB}

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dtfm_node.engine.link_rates import AT_ONCE_SECONDS, LEAST_BYTES, LEAST_SECONDS, LinkRates
+from dtfm_node.engine.link_rates import AT_ONCE_SECONDS, FIRST_WINDOW, LEAST_BYTES, LEAST_SECONDS, OPENING, LinkRates, opening_seconds
 
 MEGABYTE = 1_000_000
 
@@ -71,6 +71,33 @@ def test_frames_of_two_streams_are_no_run() -> None:
     inflow.run("a").came(MEGABYTE, 1.0, 4.0)
     inflow.run("a").came(MEGABYTE, 0.0, 1.0)
     assert inflow.take() == pytest.approx({"a": 0.008})
+
+
+def test_a_window_doubles_each_round_trip() -> None:
+    assert opening_seconds(0, 0.1) == 0.0
+    for trips in range(1, 12):
+        sent = FIRST_WINDOW * sum(2**trip for trip in range(trips))
+        assert opening_seconds(sent, 0.1) == pytest.approx(0.1 * trips)
+
+
+def test_frames_that_come_while_the_window_opens_tell_nothing() -> None:
+    """A fast link far away: its line is idle for most of the time that so few bytes take."""
+    inflow = LinkRates()
+    opening = opening_seconds(MEGABYTE, 0.2)
+    inflow.run("a", 0.2).came(MEGABYTE, 1.0, 0.99 * OPENING * opening)
+    assert inflow.take() == {}
+    inflow.run("a", 0.2).came(MEGABYTE, 1.0, 1.01 * OPENING * opening)
+    assert inflow.take() == pytest.approx({"a": MEGABYTE * 8e-9 / (1.01 * OPENING * opening)})
+
+
+def test_frames_of_a_run_tell_something_once_all_of_it_has_taken_long_enough() -> None:
+    inflow = LinkRates()
+    run = inflow.run("a", 0.1)
+    run.came(MEGABYTE, 1.0, 0.5)
+    assert inflow.take() == {}
+    for _ in range(4):
+        run.came(MEGABYTE, 0.0, 0.5)
+    assert inflow.take() == pytest.approx({"a": 0.016})
 
 
 frames = st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 10**9), st.floats(0, 1e4)), max_size=30)

@@ -20,6 +20,8 @@ MUCH_SLOWER = 4.0
 SECONDS = 10.0
 """Seconds for which it must be slow in any case, without a fast frame: steps may be short, and a machine busy for a
 moment."""
+WARM_STEPS = 2
+"""Number of a plan's first steps in which no link counts as slow: connections are new, and send slowly at first."""
 FRESH_SECONDS = 3.0
 """Age of the newest report by which a link counts as slow while frames are under way: some of a peer's reports."""
 APART_SECONDS = 0.25
@@ -46,6 +48,8 @@ class LinkDegradation:
         self._plan = 0
         self._began = 0.0
         """Clock's seconds of the first report under the plan."""
+        self._steps: tuple[int, int] | None = None
+        """First and newest step of which anyone has reported under the plan; None: there is none yet."""
         self._seen: dict[Pair, deque[tuple[float, float]]] = defaultdict(deque)
         """Clock's seconds, and Gbit/s, of each link's newest steps."""
         self._step: dict[str, int] = {}
@@ -64,7 +68,10 @@ class LinkDegradation:
         if plan < self._plan or self._step.get(receiver) == step:
             return
         self._step[receiver] = step
+        self._steps = (min(self._steps[0], step), max(self._steps[1], step)) if self._steps else (step, step)
         now = self._clock()
+        for pair in [pair for pair in self._seen if pair[1] == receiver and pair[0] not in gbps]:
+            del self._seen[pair]  # its frames were through too fast to tell more
         for sender, rate in gbps.items():
             seen = self._seen[sender, receiver]
             if seen and now - seen[-1][0] < APART_SECONDS:
@@ -76,9 +83,14 @@ class LinkDegradation:
 
     def _follow(self, plan: int) -> None:
         """Forget what was seen under the plan before."""
-        self._plan, self._began = plan, self._clock()
+        self._plan, self._began, self._steps = plan, self._clock(), None
         for seen in (self._seen, self._sending, self._excused, self._checked, self._step):
             seen.clear()
+
+    @property
+    def _is_warm(self) -> bool:
+        """Whether the plan's first steps are over."""
+        return self._steps is not None and self._steps[1] - self._steps[0] >= WARM_STEPS
 
     def sending(self, sender: str, plan: int, gbps: Mapping[str, float]) -> None:
         """Take the Gbit/s at which frames are going from `sender` under plan `plan`, by receiver."""
@@ -99,6 +111,8 @@ class LinkDegradation:
         Args:
             known: returns the Gbit/s of a link as it was measured; None: it was not.
         """
+        if not self._is_warm:
+            return {}
         since = self._clock() - FRESH_SECONDS
         busy = {pair: rate for pair, (at, rate) in self._sending.items() if at >= since}
         excused = {pair for pair, until in self._excused.items() if until > self._clock()}
@@ -127,7 +141,7 @@ class LinkDegradation:
         found = {pair for pair, slow in self._slow.items() if self._clock() >= slow.due}
         for pair, seen in self._seen.items():
             measured = known(*pair)
-            if not seen or measured is None or self._clock() < self._began + SECONDS:
+            if not seen or measured is None or not self._is_warm or self._clock() < self._began + SECONDS:
                 continue
             bound = min(measured, self._checked.get(pair, measured)) / max(map(slowdown, pair))
             fastest = self._fastest(seen, 1), self._fastest(seen, STEPS)

@@ -51,7 +51,8 @@ class Receiver:
             FrameRefused: it sent what it must not.
             StreamClosed: the stream has ended, or nobody wants what it brings.
         """
-        run = self._inflow.run(stream.peer)
+        progress = stream.progress()
+        run = self._inflow.run(stream.peer, progress.round_trip if progress is not None else 0.0)
         while True:
             await self._take_frame(stream, run)
 
