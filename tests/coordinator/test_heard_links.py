@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from dtfm_coordinator.links.link_degradation import SECONDS, STEPS
+from dtfm_coordinator.links.link_degradation import SECONDS, STEPS, WARM_STEPS
 from dtfm_protocol.plan.plan import Plan
 from tests.coordinator.peers import Peers, linked, plan_of
 from tests.harness.manual_clock import ManualClock
@@ -47,7 +47,7 @@ async def test_links_that_are_known_before_a_peer_says_hello_are_kept(tmp_path: 
 
 async def train(peers: Peers, clock: ManualClock, rate: float, **fields: Any) -> None:
     """`b` tells of several steps in which frames came from `a`."""
-    for step in range(1, STEPS + 1):
+    for step in range(1, WARM_STEPS + STEPS + 1):
         clock.skip(SECONDS)
         values: dict[str, Any] = {"state": "training", "plan_version": 1, "step": step, "received_gbps": {"a": rate}}
         await peers.report("b", **(values | fields))

@@ -13,6 +13,7 @@ from dtfm_coordinator.leader.comparison import Comparison
 from dtfm_coordinator.leader.new_layout import LayoutMaker
 from dtfm_coordinator.leader.plan_watch import CALM, TRUSTED_SECONDS, Change, PlanWatch, Situation, reason_to_compare
 from dtfm_coordinator.links.link_degradation import SECONDS as LINK_SECONDS
+from dtfm_coordinator.links.link_degradation import WARM_STEPS
 from dtfm_coordinator.plan_change.ended_processes import EndedProcesses
 from dtfm_coordinator.plan_change.plan_change_driver import PlanChangeDriver
 from dtfm_coordinator.plan_change.plan_change_events import Role
@@ -56,11 +57,12 @@ class Led(Peers):
         self._step = 0
 
     async def trains(self, *peers: str) -> None:
-        """They train under a plan, on links that are known."""
+        """They train under a plan, on links that are known, and its first steps are over."""
         self.state.plan = plan_of(*peers)
         await self.join(*peers)
         await self.layout_maker.probe(self.ready())
-        await self.steps()
+        for _ in range(1 + WARM_STEPS):
+            await self.steps()
 
     async def steps(self, seconds: float = 0.0, *, gbps: dict[str, float] | None = None, **busy: float) -> None:
         """So many seconds pass until the next step.

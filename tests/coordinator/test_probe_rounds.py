@@ -203,3 +203,18 @@ async def test_a_round_is_not_done_because_a_clock_was_ahead_once(swarm: Swarm) 
     swarm.silent = set()
     await swarm.control.answer(swarm.rounds[0])  # type: ignore[misc]
     await asyncio.wait_for(probing, 30)
+
+
+async def test_a_newcomer_is_measured_without_taking_the_lines_of_those_that_train(swarm: Swarm) -> None:
+    plan = await swarm.trains("a", "b", "c")
+    await swarm.join("d")
+    await asyncio.wait_for(swarm.one.probe(swarm.ready(), busy=plan.peers), 30)
+    assert swarm.rounds
+    assert not any(turn.quick for turn in swarm.rounds if turn.pairs)
+
+
+async def test_a_link_that_is_suspected_is_measured_quickly_though_its_ends_train(swarm: Swarm) -> None:
+    plan = await swarm.trains("a", "b", "c")
+    await asyncio.wait_for(swarm.one.probe(swarm.ready(), [AB], busy=plan.peers), 30)
+    assert swarm.asked == ["ab"]
+    assert all(turn.quick for turn in swarm.rounds)

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from dtfm_coordinator.links.link_degradation import FIRST_PAUSE, SECONDS
+from dtfm_coordinator.links.link_degradation import FIRST_PAUSE, SECONDS, WARM_STEPS
 from tests.coordinator.laid_out_swarm import AB, Swarm, swarm
 from tests.coordinator.peers import GBPS, until
 
@@ -45,7 +45,7 @@ async def test_a_suspect_is_judged_by_what_it_was_before_and_not_by_what_others_
 
 async def test_what_frames_told_before_a_look_is_no_reason_for_another(swarm: Swarm) -> None:
     await swarm.trains("a", "b")
-    for step in (1, 2):
+    for step in range(1 + WARM_STEPS):
         swarm.clock.skip(SECONDS)
         await swarm.report("b", "training", plan_version=1, step=step, received_gbps={"a": 0.1})
     assert swarm.suspects() == {AB}

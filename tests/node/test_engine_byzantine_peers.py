@@ -194,7 +194,8 @@ async def test_each_who_is_sent_a_lie_refuses_it_unless_another_has_left_before(
     found = refused(swarm)
     assert found
     assert all(counts == {FrameFault.CONTENT: 1} for counts in found.values())
-    assert all(lost[me].peer == "c" for me in found)
+    # Who refuses leaves, and others may hear of that before they have looked at what they were sent.
+    assert any(lost[me].peer == "c" for me in found)
     assert all(lost[me].peer in {"c", *found} for me in lost)
 
 

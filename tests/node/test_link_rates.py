@@ -4,7 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dtfm_node.engine.link_rates import AT_ONCE_SECONDS, FIRST_WINDOW, LEAST_BYTES, LEAST_SECONDS, OPENING, LinkRates, opening_seconds
+from dtfm_node.engine.link_rates import (
+    AT_ONCE_SECONDS,
+    FIRST_WINDOW,
+    LEAST_BYTES,
+    LEAST_SECONDS,
+    OPENING,
+    LinkRates,
+    opening_seconds,
+)
 
 MEGABYTE = 1_000_000
 

@@ -29,7 +29,8 @@ def same_curve(
     """Steps, tokens and learning rates are equal, losses and norms to floating-point tolerance.
 
     Args:
-        stopped: the step after which all was stopped: its evaluation may have been cut off, and is not made up for.
+        stopped: the step after which all was stopped, or a plan broke: its evaluation may have been cut off, and is
+            not made up for.
         near: how far losses and norms may be apart, relatively, where states are kept in less than fp32.
     """
     assert [row["step"] for row in rows] == [row["step"] for row in reference]

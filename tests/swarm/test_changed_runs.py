@@ -35,9 +35,12 @@ async def test_a_run_that_is_changed_by_command_and_by_its_file_has_the_curve_of
     said = await set_values("training.global_batch=12", "--at", str(later))
     assert f"training.global_batch 8 -> 12 from step {later}" in said
     await swarm.until(lambda: swarm.step >= later + 1, "the batch has changed")
+    plans = len(swarm.events())
     nodes[0].signal(signal.SIGKILL)
     reached = swarm.step
     await swarm.until(lambda: swarm.step >= reached + 2, "it goes on without a node")
+    await swarm.until(lambda: len(swarm.events()) > plans, "the plan without it is known")
+    broken = swarm.events()[plans].step
     code, said = await swarm.run("dtfm-coordinator", "set", "training.seed=2", "--state-dir", str(folder))
     assert code == 2
     assert "fork" in said
@@ -58,4 +61,5 @@ async def test_a_run_that_is_changed_by_command_and_by_its_file_has_the_curve_of
     ]
     assert changes[1].from_step == later
     assert json.loads((folder / "status.json").read_text())["steps"] == 50
-    same_curve(swarm.rows(), await asyncio.to_thread(alone_amended, job, folder / "amendments.jsonl"))
+    curve = await asyncio.to_thread(alone_amended, job, folder / "amendments.jsonl")
+    same_curve(swarm.rows(), curve, stopped=broken)  # the node may have been killed in an evaluation

@@ -72,7 +72,7 @@ class Comparison:
                 return None
         members = self._state.members.ready()
         anew = self._watch.suspects() | failing.keys()
-        if not await self._state.unless(broken, self._layout_maker.probe(members, anew=anew)):
+        if not await self._state.unless(broken, self._layout_maker.probe(members, anew, busy=plan.peers)):
             return None  # who is gone must not wait until links are measured, which may take minutes
         if not await self._hears_all(plan, broken):
             return None

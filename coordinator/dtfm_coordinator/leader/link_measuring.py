@@ -33,12 +33,20 @@ class LinkMeasuring:
         """Take over what `peers` have measured for an earlier process of this coordinator, or for another one."""
         await self._read_all(peers, self._links.reported)
 
-    async def probe(self, members: list[Member], anew: Collection[Pair] = (), *, limits: bool = True) -> None:
+    async def probe(
+        self,
+        members: list[Member],
+        anew: Collection[Pair] = (),
+        *,
+        limits: bool = True,
+        busy: Collection[str] = frozenset(),
+    ) -> None:
         """Have so many links between `members` measured, in rounds of disjoint pairs, that the others can be estimated,
         and the links `anew` once more.
 
         Args:
             limits: whether what peers can send in all is measured, too: that takes seconds, and plans do without.
+            busy: peers that train meanwhile, whose whole lines are not taken for a newcomer's sake.
         """
         peers = [member.peer for member in members]
         before = {pair: self._links.gbps(*pair) or 0.0 for pair in anew}
@@ -46,19 +54,22 @@ class LinkMeasuring:
         with contextlib.ExitStack() as undo:
             for pair in anew:
                 undo.callback(self._links.forget_pair(*pair))
-            await self._probe(peers, members, anew, limits)
+            await self._probe(peers, members, anew, limits, busy)
             undo.pop_all()  # who is interrupted knows what was known before
         self._state.link_watch.looked(before, before, {pair: self._links.gbps(*pair) or 0.0 for pair in before})
 
-    async def _probe(self, peers: list[str], members: list[Member], anew: Collection[Pair], limits: bool) -> None:
-        addresses = _addresses(members)
+    async def _probe(
+        self, peers: list[str], members: list[Member], anew: Collection[Pair], limits: bool, busy: Collection[str]
+    ) -> None:
+        addresses, doubted = _addresses(members), {frozenset(pair) for pair in anew}
         if echoes := self._links.echoes(peers):
             await self._say("probing", "measuring how far nodes are from each other")
             turn = ProbeRound(id=_now(), echoes=echoes, addresses=addresses)
             await self._have_probed(turn, self._timeouts.echo_round)
         for number, pairs in enumerate(self._links.rounds(peers, anew), 1):
             await self._say("probing", f"measuring links: round {number}")
-            await self._measure(pairs, addresses)
+            disturbs = any({*pair} & {*busy} and frozenset(pair) not in doubted for pair in pairs)
+            await self._measure(pairs, addresses, quick=not disturbs)
         fans = list(self._links.limits.fans(peers, self._links.gbps)) if limits else []
         for number, fanned in enumerate(fans, 1):
             await self._say("probing", f"measuring what nodes can send in all: round {number} of {len(fans)}")

@@ -210,9 +210,16 @@ class LayoutMaker:
         """Have disjoint pairs measured beside training, as `LinkMeasuring.beside`."""
         await self._measuring.beside(pairs, members)
 
-    async def probe(self, members: list[Member], anew: Collection[Pair] = (), *, limits: bool = True) -> None:
+    async def probe(
+        self,
+        members: list[Member],
+        anew: Collection[Pair] = (),
+        *,
+        limits: bool = True,
+        busy: Collection[str] = frozenset(),
+    ) -> None:
         """Have links between `members` measured, as `LinkMeasuring.probe`."""
-        await self._measuring.probe(members, anew, limits=limits)
+        await self._measuring.probe(members, anew, limits=limits, busy=busy)
 
 
 async def _enough_in_run(
