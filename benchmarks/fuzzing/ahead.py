@@ -36,6 +36,8 @@ from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.wire.stream import Bytes, StreamClosed, Unreachable
 
 MUCH = 1e9
+LONGEST_SECONDS = 10.0
+"""In which a node is done with a layout whose peers have said all."""
 ROUND = 7
 GIVEN = 3
 """Parameters of which a valid giver gives state, and gradients: all of them would be long inputs."""
@@ -150,7 +152,9 @@ class _Ahead:
         comings.put_nowait(turn)
         running, ahead = asyncio.create_task(fetch.run(comings)), asyncio.create_task(told.is_ahead.wait())
         try:
-            await asyncio.wait({running, ahead}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({running, ahead}, timeout=LONGEST_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            if not told.is_ahead.is_set():
+                raise AssertionError("the node never says that it has all, or can have nothing")
             if holdings.ahead is not None:
                 await holdings.ahead.at(LAST_STEP)
         finally:
