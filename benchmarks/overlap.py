@@ -192,7 +192,7 @@ class Bench:
             *layout, "--min-nodes", 2, "--exit-when-done",
         )  # fmt: skip
         serving.watch(DEADLINE_SECONDS, (state / "invite").exists)
-        nodes = [self._join(number, state / "invite", traces) for number in range(2)]
+        nodes = [self._join(number, folder, traces) for number in range(2)]
         serving.watch(DEADLINE_SECONDS, lambda: _all_well(nodes))
         for node in nodes:
             node.watch(DEADLINE_SECONDS)
@@ -210,9 +210,10 @@ class Bench:
         step = statistics.median(row.seconds for row in counted)
         return Result(case, step, predicted, placed, {trace.header.peer: Node.of(trace) for trace in read}, messages)
 
-    def _join(self, number: int, invite: Path, traces: Path) -> Program:
+    def _join(self, number: int, folder: Path, traces: Path) -> Program:
+        """Start a node of the run in `folder`, with a state folder of its own: each run is another swarm."""
         return self._runs.start(
-            "dtfm-node", "join", "--yes", f"@{invite}", "--state-dir", self._runs.folder / f"node-{number}",
+            "dtfm-node", "join", "--yes", f"@{folder / 'state' / 'invite'}", "--state-dir", folder / f"node-{number}",
             "--announce", f"{self._link.addresses[number]}:7800", "--device", "cpu", "--threads", 1,
             "--timeout", JOIN_SECONDS, "--trace", traces,
             prefix=self._link.inside(number),

@@ -64,12 +64,12 @@ ROW = StepMetrics(
     step=7, loss=2.5, tokens=512, seconds=0.25, plan_version=1, learning_rate=1e-3, grad_norm=1.25,
     predicted_seconds=0.2, bytes_sent=1000, eval_loss=2.25,
 )  # fmt: skip
-LINK = Link(round_trip_ms=20.0, sent_gbps=1.5, received_gbps=0.5, way="punched", round=3)
+LINK = Link(round_trip_ms=20.0, sent_gbps=1.5, received_gbps=0.5, way="punched", is_least=True, round=3)
 
 
 def message_targets(sides: Sides) -> Iterator[Target]:
     """Yield the envelope, and each topic's body in an envelope that its author has signed."""
-    bodies = _bodies(sides)
+    bodies, plan = _bodies(sides), _plan(sides)
     sealed = sides.posts[sides.liar.peer_id].seal(REPORT.name, bodies[REPORT.name])
     yield Target("envelope", functools.partial(_opened, sides), (sealed,))
     # What is refused by its signature tells little: from here on whoever lies signs what it says.
@@ -79,8 +79,9 @@ def message_targets(sides: Sides) -> Iterator[Target]:
     for name, body in bodies.items():
         topic = TOPICS[name]
         author, readers = (sides.owner, node) if topic.author == "coordinator" else (sides.liar, coordinator)
-        parse = functools.partial(_heard, sides, topic, author, readers[name])
-        yield Target(f"control message `{name}`", parse, (body.model_dump_json().encode(),))
+        parse = functools.partial(heard, sides, topic, author, readers[name])
+        seeds = (body, ProbeRound(id=4, addresses={}, coming=plan)) if topic is PROBE else (body,)
+        yield Target(f"control message `{name}`", parse, tuple(one.model_dump_json().encode() for one in seeds))
 
 
 def signed_payload(identity: Identity, payload: str) -> bytes:
@@ -119,7 +120,7 @@ def _readers_of_a_node(sides: Sides) -> dict[str, Reader]:
 
     async def measures(sender: str, turn: ProbeRound) -> None:
         await take_round(sender, turn)
-        inbox.rounds.get_nowait()
+        (inbox.rounds if turn.coming is None else inbox.comings).get_nowait()
 
     return {**control.readers, PROBE.name: measures}
 
@@ -142,7 +143,7 @@ def _opened_payload(sides: Sides, data: bytes) -> object:
     return _opened(sides, signed_payload(sides.liar, data.decode(errors="replace")))
 
 
-def _heard(sides: Sides, topic: Topic, author: Identity, reader: Reader, data: bytes) -> object:
+def heard(sides: Sides, topic: Topic, author: Identity, reader: Reader, data: bytes) -> object:
     """Do what `ControlPlane` does with a message."""
     letter = sides.posts[sides.node.peer_id].open(signed_body(author, topic.name, data), topic.name, topic.limit)
     body = read_body(letter, topic.schema)
@@ -164,11 +165,11 @@ def used(plan: Plan) -> None:
     plan.model_dump_json()
 
 
-def _bodies(sides: Sides) -> dict[str, Schema]:
-    """Return a valid body of each topic, with as much in it as there can be."""
+def _plan(sides: Sides) -> Plan:
+    """Return a plan with as much in it as there can be."""
     owner, peers = sides.owner, (sides.liar.peer_id, sides.node.peer_id)
     final = SignedCommit.made(owner, SWARM, 2, 6, Commit(grad_norm=1.0))
-    plan = Plan(
+    return Plan(
         version=3,
         stages=((0, 2), (2, LAYERS)),
         routes=(peers, peers),
@@ -183,6 +184,13 @@ def _bodies(sides: Sides) -> dict[str, Schema]:
         reason="two are faster than one",
         history=((0.1, 2.0), (0.2, 1.0)),
     ).signed(owner, SWARM)
+
+
+def _bodies(sides: Sides) -> dict[str, Schema]:
+    """Return a valid body of each topic, with as much in it as there can be."""
+    owner, peers = sides.owner, (sides.liar.peer_id, sides.node.peer_id)
+    final = SignedCommit.made(owner, SWARM, 2, 6, Commit(grad_norm=1.0))
+    plan = _plan(sides)
     standing = PeerState(
         promise=Promise(version=4, to=owner.peer_id, accepted=3),
         holdings=(
@@ -218,6 +226,6 @@ def _bodies(sides: Sides) -> dict[str, Schema]:
             session="one", state="training", plan_version=3, step=7, text="well", lost=(peers[1],), standing=standing,
             voted=VotedStep(plan=3, step=7, votes=("0" * 192, "a" * 192)),
             taken=plan, leaving=False, fetched_bytes=10, busy_seconds=0.1, received_gbps={peers[1]: 1.0},
-            sent_gbps={peers[1]: 1.0}, probed=probed, rows=(ROW,),
+            sent_gbps={peers[1]: 1.0}, coming=4, is_ahead=True, probed=probed, rows=(ROW,),
         ),
     }  # fmt: skip

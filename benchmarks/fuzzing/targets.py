@@ -2,8 +2,10 @@
 
 from collections.abc import Iterator
 
+from benchmarks.fuzzing.ahead import ahead_targets
 from benchmarks.fuzzing.connections import connection_targets
 from benchmarks.fuzzing.files import file_targets
+from benchmarks.fuzzing.link_figures import figure_targets
 from benchmarks.fuzzing.members_desk import desk_targets
 from benchmarks.fuzzing.messages import message_targets
 from benchmarks.fuzzing.papers import paper_targets
@@ -20,5 +22,7 @@ def all_targets(sides: Sides) -> Iterator[Target]:
     yield from message_targets(sides)
     yield from connection_targets(sides)
     yield from training_targets(sides)
+    yield from figure_targets(sides)
     yield from file_targets(sides)
+    yield from ahead_targets(sides)
     yield from port_targets(sides)

@@ -60,8 +60,8 @@ def training_targets(sides: Sides) -> Iterator[Target]:
     for message, limit in (
         (Hello(plan_version=VERSION, pulses=True), MESSAGE_LIMIT),
         (ProbeRequest(kind="send", size=1 << 20, pace=1e6, gbps=1.0, round_trip=0.1), MESSAGE_LIMIT),
-        (Swallowed(seconds=1.0), MESSAGE_LIMIT),
-        (Queued(seconds=0.5), MESSAGE_LIMIT),
+        (Swallowed(seconds=1.0, others=1 << 20), MESSAGE_LIMIT),
+        (Queued(seconds=0.5, others=1 << 20), MESSAGE_LIMIT),
         (LINK, MESSAGE_LIMIT),
         (OutsideAddress(host="192.0.2.7", port=4711), OUTSIDE_LIMIT),
         (Endpoint(hosts=("192.0.2.7", "2001:db8::1", "host.example"), port=4711), 16 << 10),

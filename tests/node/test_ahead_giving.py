@@ -198,6 +198,13 @@ async def test_who_lacks_nothing_for_the_coming_layout_fetches_nothing(setting: 
         assert setting.holdings.ahead is None
 
 
+async def test_a_layout_of_more_micro_batches_than_a_step_has_is_not_fetched_for(setting: Setting) -> None:
+    """There are no tokens for those: the node says at once that it has all, and goes on."""
+    more = COMING.model_copy(update={"routes": (*COMING.routes, COMING.routes[0])})
+    async with setting.fetching(more):
+        assert setting.holdings.ahead is None
+
+
 async def test_without_memory_for_it_nothing_is_fetched_ahead(setting: Setting) -> None:
     setting.step()
     setting.spare = 1000.0

@@ -8,22 +8,27 @@ from pathlib import Path
 
 import pytest
 
+from dtfm_node.commands import kept_invite
 from dtfm_node.commands.chosen_limits import ChosenLimits
 from dtfm_node.commands.consent import CONSENT, Consent
 from dtfm_node.commands.gpu_look import gpu_here
 from dtfm_node.commands.kept_options import said_of
 from dtfm_node.commands.terms import Terms, terms_here
+from dtfm_node.devices.device_folders import DEVICES
 from dtfm_node.limits.availability import Rules
 from dtfm_node.limits.hours import Hours
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.identity.keys import Identity
 from dtfm_protocol.process.quantities import GB
+from dtfm_protocol.process.state_dir import locked
 from tests.harness.daemon import BIN
 from tests.harness.invites import invite_to
 from tests.harness.terminal import Terminal
 
 DEAD = invite_to(Identity.generate(), 9)
 """An invite to where nobody is."""
+ELSEWHERE = invite_to(Identity.generate(), 9, swarm="ab" * 8)
+"""An invite to another swarm, where nobody is either."""
 QUESTION = "Take part? [y/N] "
 
 
@@ -146,6 +151,42 @@ def never() -> Terms:
     raise AssertionError("somebody is asked who has agreed")
 
 
+# -- a folder of another swarm ----------------------------------------------------------------------------------------
+
+
+def test_a_folder_is_joined_with_again_by_any_invite_to_its_swarm(tmp_path: Path) -> None:
+    """Another address, another token, or another owner's key; an empty folder, or none, is free for all."""
+    kept_invite.check_swarm(DEAD.swarm, tmp_path / "none")
+    kept_invite.check_swarm(DEAD.swarm, tmp_path)
+    kept_invite.keep(DEAD, tmp_path)
+    again = invite_to(Identity.generate(), 10, "127.0.0.2", swarm=DEAD.swarm)
+    kept_invite.check_swarm(again.swarm, tmp_path)
+    kept_invite.keep(again, tmp_path)
+    kept_invite.check_swarm(DEAD.swarm, tmp_path)
+
+
+@pytest.mark.parametrize("below", ["", f"{DEVICES}/cuda-0"])
+def test_a_folder_of_another_swarm_is_refused_with_what_to_do(tmp_path: Path, below: str) -> None:
+    """Be it the folder itself or that of a device below it: `remove` is told the one above, which deletes both."""
+    folder = tmp_path / "a b"
+    (folder / below).mkdir(parents=True)
+    kept_invite.keep(DEAD, folder / below)
+    with pytest.raises(UserError) as caught:
+        kept_invite.check_swarm(ELSEWHERE.swarm, folder)
+    said = str(caught.value)
+    assert f"the state folder {folder / below} belongs to the swarm {DEAD.swarm}, and" in said
+    assert f"another one, {ELSEWHERE.swarm}: name another folder with --state-dir" in said
+    assert f"`dtfm-node remove --state-dir '{folder}'`" in said
+    assert "\n" not in said
+
+
+@pytest.mark.parametrize("text", ["", "dtfm4.e30.00000000", "\x00\xff"])
+def test_a_kept_invite_that_cannot_be_read_keeps_nobody_out(tmp_path: Path, text: str) -> None:
+    """Say, one for an earlier version of the protocol: with the invite of now the same swarm is joined again."""
+    (tmp_path / kept_invite.INVITE).write_bytes(text.encode("latin-1"))
+    kept_invite.check_swarm(DEAD.swarm, tmp_path)
+
+
 # -- at a terminal ----------------------------------------------------------------------------------------------------
 
 
@@ -194,9 +235,26 @@ def test_whoever_agrees_is_not_asked_again(at_terminal: Terminal, environment: d
     again = run(environment, DEAD.encode())
     assert again.returncode == 2
     assert "no coordinator answers" in again.stderr
-    other = run(environment, invite_to(Identity.generate(), 9, swarm="ab" * 8).encode(), "--state-dir", str(folder))
+    other = run(environment, ELSEWHERE.encode(), "--state-dir", str(folder.with_name("mine")))
     assert other.returncode == 2
     assert "nobody has agreed" in other.stderr
+
+
+@pytest.mark.process
+def test_the_folder_of_one_swarm_is_not_joined_with_for_another(
+    tmp_path: Path, environment: dict[str, str], folder: Path
+) -> None:
+    """Nothing starts, and nothing is lost: not even the limits that come with the refused command are kept."""
+    with locked(folder):
+        Consent(folder, DEAD.swarm).keep()
+        kept_invite.keep(DEAD, folder)
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    refused = run(environment, ELSEWHERE.encode(), "--yes", "--threads", "1", "--state-dir", str(folder))
+    assert refused.returncode == 2
+    (error,) = [line for line in refused.stderr.splitlines() if line.startswith("error: ")]
+    for words in (DEAD.swarm, ELSEWHERE.swarm, str(folder), "--state-dir", "dtfm-node remove --state-dir"):
+        assert words in error
+    assert {path: path.read_bytes() for path in folder.iterdir()} == before
 
 
 @pytest.mark.process

@@ -3,7 +3,7 @@
 from typing import Any
 
 from dtfm_node.commands.config_file import CONFIG, ConfiguredCommand
-from dtfm_node.commands.kept_invite import given_or_kept
+from dtfm_node.commands.kept_invite import check_swarm, given_or_kept
 from dtfm_node.commands.state_folders import default_folder
 from dtfm_protocol.identity.invite import Invite
 from dtfm_protocol.process import command_line
@@ -24,6 +24,7 @@ class JoinCommand(ConfiguredCommand):
             given["invite"], is_kept = given_or_kept(given["invite"], given["state_dir"])
             swarm = Invite.decode(given["invite"]).swarm
             folder = given["state_dir"] or default_folder(swarm)
+            check_swarm(swarm, folder)
             self.set_from(given["config"] or folder / CONFIG, ctx, must_exist=given["config"] is not None)
             set_up(LogFormat(given["log_format"]).value, given["verbose"], given["log_file"])
             if is_kept:

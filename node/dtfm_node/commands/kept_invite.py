@@ -2,7 +2,9 @@
 
 from pathlib import Path
 
-from dtfm_node.commands.state_folders import known_folders
+from dtfm_node.commands.state_folders import folder_option, known_folders
+from dtfm_node.devices.device_folders import device_folders
+from dtfm_protocol.errors import UserError
 from dtfm_protocol.identity.invite import Invite
 from dtfm_protocol.identity.invite_source import invite_text
 from dtfm_protocol.process.state_dir import write_atomically
@@ -24,6 +26,33 @@ def given_or_kept(argument: str | None, state_dir: Path | None) -> tuple[str, bo
         if len(kept) == 1:
             return f"@{kept[0]}", True
     return invite_text(argument), False
+
+
+def check_swarm(swarm: str, folder: Path) -> None:
+    """Check that a state folder, with those of devices below it, is no other swarm's than `swarm` (its id): what a node
+    has promised in one swarm would hold it back in the next, and the invite to the first would be lost.
+
+    Any invite to the same swarm will do. A folder whose kept invite cannot be read is taken for nobody's.
+
+    Raises:
+        UserError: it is another swarm's.
+    """
+    for place in (folder, *device_folders(folder)):
+        kept = _swarm_of(place)
+        if kept not in (None, swarm):
+            raise UserError(
+                f"the state folder {place} belongs to the swarm {kept}, and this invite is to another one, {swarm}: "
+                "name another folder with --state-dir, or first delete what this machine keeps of the other swarm, "
+                f"with `dtfm-node remove {folder_option(folder)}`"
+            )
+
+
+def _swarm_of(folder: Path) -> str | None:
+    """Return the id of the swarm whose invite lies in a state folder; None where none does that can be read."""
+    try:
+        return Invite.decode(f"@{folder / INVITE}").swarm
+    except UserError:
+        return None
 
 
 def keep(invite: Invite, folder: Path) -> None:

@@ -104,7 +104,8 @@ class AheadFetch:
         """Return which parameters this node lacks for `layout` each peer of `plan` is to give, with their shapes."""
         me, live = self._plane.peer_id, self._holdings.live
         stage = layout.stage_of(me)
-        if stage is None or layout.layers != plan.layers:
+        # Of more micro-batches than a step has, there are none to read tokens for.
+        if stage is None or layout.layers != plan.layers or len(layout.routes) > len(plan.routes):
             return {}
         training = self._job.training
         lacking = trained_shapes(self._job.config, layout.stages[stage], training)
