@@ -30,6 +30,7 @@
 - `frame_seals`: seals on reduced parts: their owner's signature over which part it is, the hash of its bytes, and its
   squares
 - `frozen_forms`: modules of a stage whose matrices are not trained and are kept in less than fp32
+- `freed_memory`: freed memory that the C library holds: given back to the system where the process grows
 - `gradient_norm`: norm of gradients and their clip, which swarm and `solo` share
 - `heartbeat`: pulses to and from the other peers of a plan, which say that a peer lives, and how long it has been at
   its action

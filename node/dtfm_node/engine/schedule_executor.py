@@ -3,6 +3,7 @@
 import asyncio
 import functools
 import time
+from collections.abc import Callable
 from statistics import median
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 
 from dtfm_node.engine.emulated_speed import least_seconds
 from dtfm_node.engine.exchange import Exchange
+from dtfm_node.engine.freed_memory import FreedMemory
 from dtfm_node.engine.mailbox import PeerLost
 from dtfm_node.engine.micro_batches import MicroBatches
 from dtfm_node.engine.orders_in_force import OrdersInForce
@@ -74,6 +76,8 @@ class ScheduleExecutor:
         """Messages that take the outputs of actions on, by kind and micro-batch."""
         self._least = least_seconds(state.config, state.training, plan, state.index, machine.pace)
         self._final: list[asyncio.Event] = []
+        self._freed = FreedMemory.of_process() if machine.device.type == "cpu" else None
+        """What actions free, of this plan alone; None: nothing is to be given back, or it lies on an accelerator."""
 
     def follow(self, durations: NewDurations) -> None:
         """Compute from the next step on in the orders that come of new durations, as the commit brings them.
@@ -152,17 +156,26 @@ class ScheduleExecutor:
             index=index,
         )
         if action.kind == "weight":
-            await run(state.weight, index)
+            await run(self._freeing, state.weight, index)
             return None, None
         source = self._source(action)
         try:
             if action.kind == "backward":
-                return await run(state.backward, index, value)
+                return await run(self._freeing, state.backward, index, value)
             inputs, targets, positions = self._micro_batches.of_step(step, index)
-            return await run(state.forward, index, inputs if value is None else value, targets, positions)
+            given = inputs if value is None else value
+            return await run(self._freeing, state.forward, index, given, targets, positions)
         except Refused as error:
             assert source is not None, "only what others sent is refused"
             raise self._refused(source.sender, f"the input of {action.kind} {index} with {error}") from None
+
+    def _freeing(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Run an action on the compute thread, and give back what it has freed: a forward that is computed anew in its
+        backward frees most of what it made."""
+        result = function(*arguments)
+        if self._freed is not None:
+            self._freed.give_back()
+        return result
 
     def _refused(self, sender: str, text: str) -> PeerLost:
         return self._exchange.refuse(sender, FrameFault.CONTENT, text)
