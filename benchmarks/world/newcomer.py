@@ -12,6 +12,7 @@ command on, medians of the runs. Bytes are all that passes any link from the new
 force, as the emulator counts them, and those to and from the newcomer alone: measuring is most of that. Last comes by
 how much the rates of links that were measured are off, of which plans are made: what TCP's full packets carry of the
 rate that was asked for is true. Links of more than 200 Mbit/s are left out there, for the emulator does not carry that.
+What the plan that is in force then says of a step stands beside what its steps take, once its first two are over.
 The memory of 32 programs is about 12 GB; starting them takes two cores some minutes.
 """
 
@@ -40,11 +41,14 @@ from dtfm_protocol.view.view import GBIT, View
 DEADLINE = 900.0
 AT_ONCE = 4
 """Nodes that are started at the same time: more would only wait for the processors."""
+WARM, STEPS = 2, 6
+"""Steps under a plan that are not counted, and those that are."""
 MOST_EMULATED = 25e6
 """Bytes a second of a link that the emulator carries."""
 HEADINGS = (
     "world", "nodes", "has entered", "device measured", "links measured", "plan in force", "first step",
     "MB in all", "MB of the newcomer", "takes part", "rates known", "off by, median", "95 %",
+    "step predicted", "measured",
 )  # fmt: skip
 
 
@@ -61,6 +65,10 @@ class Joined:
     takes_part: bool
     off: tuple[float, ...]
     """By what share each measured link's rate is off, either way."""
+    predicted: float
+    """Seconds of a step, as the plan says."""
+    step: float
+    """Seconds of a step, the median of those that are counted."""
 
 
 async def run(world: World) -> Joined:
@@ -94,11 +102,24 @@ async def run(world: World) -> Joined:
             await swarm.until(lambda: swarm.step >= 1, "the first step is done", DEADLINE)
             marks = *marks_of(last, (*MARKS[1:4], {"phase": "training"})), float(swarm.rows()[0]["at"])
             takes_part = '"state": "starting"' in last.said()
+            await swarm.until(
+                lambda: len(_steps(swarm)) >= WARM + STEPS, "some steps under one plan are done", DEADLINE
+            )
+            counted = _steps(swarm)[WARM:]
             view = View.load(swarm.coordinator.folder / "view.json")
             numbers = dict.fromkeys(view.ids, nodes - 1) | numbers
             off = tuple(_off(world.wiring(), view, numbers))
     total, own = _spent(before, after, None), _spent(before, after, nodes - 1)
-    return Joined(tuple(at - begun for at in marks), total, own, takes_part, off)
+    seconds = median(row["seconds"] for row in counted)
+    return Joined(
+        tuple(at - begun for at in marks), total, own, takes_part, off, counted[-1]["predicted_seconds"], seconds
+    )
+
+
+def _steps(swarm: Swarm) -> list[dict[str, Any]]:
+    """The steps under the plan of the newest one."""
+    rows = swarm.rows()
+    return [row for row in rows if row["plan_version"] == rows[-1]["plan_version"]]
 
 
 def _pace(world: World, number: int) -> str:
@@ -128,7 +149,9 @@ def row(world: World, runs: list[Joined]) -> tuple[str, ...]:
     part = f"{sum(one.takes_part for one in runs)} of {len(runs)}"
     off = [share for one in runs for share in one.off]
     errors = str(len(off)), *(f"{np.percentile(off, percent):.1%}" for percent in (50, 95))
-    return world.name, str(len(world.view.ids)), *marks, *(f"{size / 1e6:.1f}" for size in sizes), part, *errors
+    steps = [f"{median(seconds):.2f} s" for seconds in ([one.predicted for one in runs], [one.step for one in runs])]
+    moved = [f"{size / 1e6:.1f}" for size in sizes]
+    return world.name, str(len(world.view.ids)), *marks, *moved, part, *errors, *steps
 
 
 def chosen(name: str, nodes: int) -> World:

@@ -59,6 +59,7 @@ class Comparison:
         def broken() -> bool:
             return bool(self._watch.broken(plan))
 
+        log.debug("looking for a better division of the work: %s", reason_in_words(change.why))
         horizon = self._watch.horizon(change)
         self.is_urgent = False
         failing = self._watch.failing() if change.passing == "links" else {}
