@@ -11,7 +11,7 @@ from dtfm_node.engine.exchange import TRAINING, Exchange, Hello
 from dtfm_node.engine.mailbox import PeerLost
 from dtfm_protocol.transport.in_memory import MemoryDataPlane, MemoryNetwork
 from dtfm_protocol.wire.frames import FrameHeader, Key, Kind
-from dtfm_protocol.wire.stream import Bytes, Stream, StreamClosed, read_message, write_message
+from dtfm_protocol.wire.stream import Bytes, BytesOnTheWay, Stream, StreamClosed, read_message, write_message
 
 PLAN = 4
 PEERS = ("a", "b", "c")
@@ -42,6 +42,9 @@ class Watched:
 
     async def write(self, *buffers: Bytes) -> None:
         await self._inner.write(*buffers)
+
+    def progress(self) -> BytesOnTheWay | None:
+        return self._inner.progress()
 
     async def close(self) -> None:
         await self._inner.close()

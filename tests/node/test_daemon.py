@@ -17,7 +17,7 @@ from dtfm_node.limits.availability_watch import AvailabilityWatch
 from dtfm_node.limits.machine_readings import MachineReading
 from dtfm_node.limits.pause_order import PauseOrder, write_order
 from dtfm_node.node_options import NodeOptions
-from dtfm_protocol.control.messages import REPORT, Report, Topic
+from dtfm_protocol.control.messages import CHALLENGE, REPORT, Report, Topic
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.resolved_job import ResolvedJob
 from dtfm_protocol.process.timeouts import TIMEOUTS
@@ -46,11 +46,14 @@ class Control:
         self.said: list[str] = []
 
         self.bodies: list[Schema] = []
+        self.asked = asyncio.Event()
         self.reported = asyncio.Event()
 
     async def publish(self, topic: Topic, body: Schema) -> None:
         self.said.append(topic.name)
         self.bodies.append(body)
+        if topic is CHALLENGE:
+            self.asked.set()
         if topic is REPORT:
             self.reported.set()
 
@@ -101,8 +104,7 @@ async def test_a_coordinator_that_is_slow_to_tell_the_time_is_waited_for(
     control.clock_told.clear()
     daemon._inbox._take_job("", JOB)
     task = asyncio.create_task(entry)
-    while "challenge" not in control.said:
-        await asyncio.sleep(0.01)
+    await asyncio.wait_for(control.asked.wait(), 30)
     await settle()
     assert not task.done()
     control.clock_ahead = -3600.0

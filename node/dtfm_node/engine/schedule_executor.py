@@ -5,7 +5,7 @@ import functools
 import time
 from collections.abc import Callable
 from statistics import median
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 
@@ -45,6 +45,9 @@ _CARRIED: dict[ActionKind, Kind] = {"forward": Kind.ACTIVATION, "backward": Kind
 _Outbox = asyncio.Queue[tuple[Key, torch.Tensor, Any] | None]
 """Queue of outputs that were computed for one peer, as long as the schedule lets this peer be ahead of it; None ends
 it."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class ScheduleExecutor:
@@ -156,26 +159,31 @@ class ScheduleExecutor:
             index=index,
         )
         if action.kind == "weight":
-            await run(self._freeing, state.weight, index)
+            await run(self._freeing(state.weight), index)
             return None, None
         source = self._source(action)
         try:
             if action.kind == "backward":
-                return await run(self._freeing, state.backward, index, value)
+                return await run(self._freeing(state.backward), index, value)
             inputs, targets, positions = self._micro_batches.of_step(step, index)
             given = inputs if value is None else value
-            return await run(self._freeing, state.forward, index, given, targets, positions)
+            return await run(self._freeing(state.forward), index, given, targets, positions)
         except Refused as error:
             assert source is not None, "only what others sent is refused"
             raise self._refused(source.sender, f"the input of {action.kind} {index} with {error}") from None
 
-    def _freeing(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Run an action on the compute thread, and give back what it has freed: a forward that is computed anew in its
-        backward frees most of what it made."""
-        result = function(*arguments)
-        if self._freed is not None:
-            self._freed.give_back()
-        return result
+    def _freeing(self, function: Callable[P, T]) -> Callable[P, T]:
+        """Return an action that gives back what it has freed, on the thread that computes it: a forward that is
+        computed anew in its backward frees most of what it made."""
+
+        @functools.wraps(function)
+        def action(*arguments: P.args, **named: P.kwargs) -> T:
+            result = function(*arguments, **named)
+            if self._freed is not None:
+                self._freed.give_back()
+            return result
+
+        return action
 
     def _refused(self, sender: str, text: str) -> PeerLost:
         return self._exchange.refuse(sender, FrameFault.CONTENT, text)
