@@ -79,9 +79,9 @@ def assert_same_training(found: Result, wanted: Result, tolerance: float) -> Non
             assert ours.eval_loss == pytest.approx(theirs.eval_loss, rel=tolerance)
         assert ours.learning_rate == theirs.learning_rate
         assert ours.tokens == theirs.tokens
-    ours, theirs = values_of(found.state), values_of(wanted.state)
-    for kind in {key.partition("/")[0] for key in ours | theirs}:
-        parts = [{key: value for key, value in one.items() if key.startswith(f"{kind}/")} for one in (ours, theirs)]
+    values = values_of(found.state), values_of(wanted.state)
+    for kind in {key.partition("/")[0] for one in values for key in one}:
+        parts = [{key: value for key, value in one.items() if key.startswith(f"{kind}/")} for one in values]
         assert distance(*parts) < tolerance
 
 

@@ -6,7 +6,8 @@ from dtfm_protocol.plan.ballot import Commit
 from dtfm_protocol.plan.lineage import Ancestor
 from dtfm_protocol.plan.peer_state import Mark
 from dtfm_protocol.plan.signed_commit import SignedCommit
-from tests.harness.named_peers import SWARM, identity_of
+from tests.harness.membership import SWARM
+from tests.harness.named_peers import identity_of
 
 ARBITER = identity_of("arbiter")
 SIGNER = Signer(identity_of("somebody"), SWARM)

@@ -45,7 +45,7 @@ def dequantised(codes: Codes, scales: Array, signed: bool) -> Array:
 
 def mixed(numbers: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
     """MurmurHash3's 32-bit finaliser."""
-    found = numbers ^ numbers >> np.uint32(16)
+    found: npt.NDArray[np.uint32] = numbers ^ numbers >> np.uint32(16)
     found = found * np.uint32(0x85EBCA6B)
     found = found ^ found >> np.uint32(13)
     found = found * np.uint32(0xC2B2AE35)
