@@ -181,7 +181,8 @@ def write(out: Path | None, kept: dict[str, list[Any]]) -> None:
     """Show what was measured, and keep the table."""
     title = "Seconds from `dtfm-node join` to the first step, on emulated links"
     ordered = [kept[key] for key in sorted(kept, key=lambda key: (not key.startswith("home"), int(key.split()[1])))]
-    rows = [(*cells, str(runs)) for runs, _, *cells in ordered]
+    # Rows that were kept before the last columns came have none of them.
+    rows = [(*cells, *[""] * (len(HEADINGS) - len(cells)), str(runs)) for runs, _, *cells in ordered]
     show(title, (*HEADINGS, "runs"), rows)
     machines = "; ".join(dict.fromkeys(here.rpartition("; load")[0] for _, here, *_ in ordered))
     said = [f"Machine: {machines}.\n", markdown(title, (*HEADINGS, "runs"), rows)]
