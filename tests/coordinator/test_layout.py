@@ -24,6 +24,7 @@ from dtfm_protocol.checkpoint.state_slots import state_table
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.job_file import ScheduleName, Wire
 from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.plan.reductions import BUCKET_BYTES
 from dtfm_protocol.plan.schedule import most_in_flight, most_waiting, orders
 from dtfm_protocol.view.view import LayerSeconds, NodeView, View
 from dtfm_protocol.wire.codecs import payload_bytes
@@ -176,7 +177,7 @@ def needed_bytes(plan: Plan, stage: int, peer: str, layers: int, recompute: bool
     actions = orders(plan)[peer]
     return SHORT.memory_bytes(
         first, end, most_in_flight(actions), waiting=most_waiting(actions), recompute=recompute,
-        feedback=plan.wire.gradients == "int8" and len(plan.replicas(stage)) > 1,
+        reduced=plan.wire.gradients if len(plan.replicas(stage)) > 1 else None,
     )  # fmt: skip
 
 
@@ -221,16 +222,22 @@ def test_a_byte_too_few_makes_a_stage_recompute() -> None:
 
 def test_what_a_stage_that_recomputes_keeps() -> None:
     kept = SHORT.memory_bytes(0, 6, 3)
-    assert kept == 16 * SHORT.parameters(0, 6) + 3 * 6 * 9000 + 2 * 64 * 4
+    shared = 2 * 4 * 300  # first and last stage have buckets of what they share under way, both ways
+    assert kept == 16 * SHORT.parameters(0, 6) + 3 * 6 * 9000 + 2 * 64 * 4 + shared
     anew = SHORT.memory_bytes(0, 6, 3, recompute=True)
-    assert anew == 16 * SHORT.parameters(0, 6) + 3 * 6 * 64 * 4 + 9000 + 2 * 64 * 4
+    assert anew == 16 * SHORT.parameters(0, 6) + 3 * 6 * 64 * 4 + 9000 + 2 * 64 * 4 + shared
+    assert SHORT.memory_bytes(3, 6, 3) == 16 * SHORT.parameters(3, 6) + 3 * 3 * 9000 + 2 * 64 * 4
     # What weights' gradients wait for is there again once it is recomputed; on the last stage the logits' gradient too.
     assert SHORT.memory_bytes(0, 6, 3, waiting=2, recompute=True) == anew + 2 * 6 * 9000
     last = SHORT.memory_bytes(6, 12, 3)
-    assert last == 16 * SHORT.parameters(6, 12) + 3 * 6 * 9000 + 4000 + 2 * 64 * 4
+    assert last == 16 * SHORT.parameters(6, 12) + 3 * 6 * 9000 + 4000 + 2 * 64 * 4 + shared
     assert SHORT.memory_bytes(6, 12, 3, waiting=2) == last + 2 * 1000
-    # A single stage receives nothing; int8 keeps its error.
-    assert SHORT.memory_bytes(0, 12, 1, feedback=True) == 20 * SHORT.parameters(0, 12) + 12 * 9000 + 4000
+    # A single stage receives nothing; replicas have buckets of all their gradients under way; int8 keeps its error.
+    held = 12 * 9000 + 4000
+    assert SHORT.memory_bytes(0, 12, 1, reduced="bf16") == (16 + 2 * 4) * SHORT.parameters(0, 12) + held
+    assert SHORT.memory_bytes(0, 12, 1, reduced="int8") == (20 + 2 * 4) * SHORT.parameters(0, 12) + held
+    large = replace(SHORT, layer_parameters=(10_000_000,) * 12)
+    assert large.memory_bytes(0, 12, 1, reduced="fp32") - large.memory_bytes(0, 12, 1) == 2 * 2 * BUCKET_BYTES
 
 
 def test_messages_and_gradients_have_the_bytes_of_their_codecs() -> None:

@@ -173,7 +173,7 @@ def test_a_stages_parts_are_in_all_what_the_rule_says(precision: str, method: st
     sizes, frozen = model_sizes(config), frozen_sizes(config, training)
     for first, end in ((0, 2), (2, 4), (0, 4)):
         for recompute in (False, True):
-            found = layers_demand(config, training, (first, end), 3, waiting=1, recompute=recompute, feedback=True)
+            found = layers_demand(config, training, (first, end), 3, waiting=1, recompute=recompute, reduced="int8")
             parameters = sizes.stage_parameters(first, end) + frozen.added_to(first, end)
             shared = sizes.tied_parameters if end == 4 else 0
             products = parameters - (sizes.embedding_parameters - shared if first == 0 else 0)
@@ -191,7 +191,8 @@ def test_a_stages_parts_are_in_all_what_the_rule_says(precision: str, method: st
                     parameters, end - first, 1 if end - first == 4 else 2, 3,
                     parameter_bytes=state_table("adamw", training.weights).parameter_bytes,
                     activation_bytes=kept_activations(config, training),
-                    boundary_bytes=4 * 2 * 48 * 64, waiting=1, recompute=recompute, feedback=True, head_bytes=head,
+                    boundary_bytes=4 * 2 * 48 * 64, waiting=1, recompute=recompute, reduced="int8", head_bytes=head,
+                    shared=0 if end - first == 4 or frozen.head else sizes.tied_parameters,
                     frozen=frozen.of_stage(first, end), frozen_bytes=found.frozen, copied=copied,
                 ),
                 abs=3,

@@ -5,7 +5,9 @@ they call nothing and work on numbers alone, so that it can compile these very f
 """
 
 from dtfm_protocol.checkpoint.state_slots import WEIGHT, StateTable
-from dtfm_protocol.job.job_file import Precision, Training
+from dtfm_protocol.job.job_file import CodecName, Precision, Training
+from dtfm_protocol.plan.reductions import BUCKET_BYTES, BUCKETS_UNDER_WAY
+from dtfm_protocol.wire.codec_sizes import FED_BACK
 
 FEEDBACK_BYTES_PER_PARAMETER = 4
 """Bytes of what int8 left out of a parameter's gradient in the last all-reduce, in fp32."""
@@ -14,6 +16,12 @@ COPY_BYTES_PER_PARAMETER = 2
 BOUNDARY_BYTES_PER_VALUE = 4
 """Bytes of a value of the activations between two layers, or of their gradients: the residual stream is fp32 in either
 precision."""
+GRADIENT_BYTES_PER_PARAMETER = 4
+"""Bytes of a parameter's gradient as it is summed: in fp32, however it is coded on the way."""
+COPIES_OF_A_BUCKET = 2
+"""Copies of each bucket under way that a reduction takes beside the gradients: of what goes, and of what comes."""
+MOST_REDUCTION_BYTES = COPIES_OF_A_BUCKET * BUCKETS_UNDER_WAY * BUCKET_BYTES
+"""Bytes that a reduction takes at most."""
 MESSAGES_RECEIVED_AHEAD = 2
 """Boundary messages for which a peer of more than one stage has room beside those in flight."""
 
@@ -42,6 +50,12 @@ def messages_bytes(boundary_bytes: float, stages: int) -> float:
     return MESSAGES_RECEIVED_AHEAD * boundary_bytes if stages > 1 else 0 * boundary_bytes
 
 
+def reduction_bytes(parameters: float) -> float:
+    """Return the bytes that a reduction of the gradients of so many parameters takes beside them; along trees it has
+    as many bytes under way, of more and smaller buckets."""
+    return min(COPIES_OF_A_BUCKET * GRADIENT_BYTES_PER_PARAMETER * parameters, 1.0 * MOST_REDUCTION_BYTES)
+
+
 def stage_bytes(
     parameters: int,
     layers: int,
@@ -53,7 +67,8 @@ def stage_bytes(
     boundary_bytes: int,
     waiting: int = 0,
     recompute: bool = False,
-    feedback: bool = False,
+    reduced: CodecName | None = None,
+    shared: int = 0,
     head_bytes: int = 0,
     frozen: int = 0,
     frozen_bytes: int = 0,
@@ -70,14 +85,18 @@ def stage_bytes(
         waiting: the most of them whose backward has begun, and whose weights' gradients wait for their own action; what
             these need is no more than a layer's activations, and a stage that recomputes has it then.
         recompute: whether it keeps its layers' inputs alone, and one layer's activations while it computes anew.
-        feedback: whether its gradients are reduced in int8, whose error it keeps.
+        reduced: codec in which the stage's peers reduce its gradients, those of `FED_BACK` with an error that each
+            keeps; None: it has one peer.
+        shared: how many of its trained parameters another stage holds, too, so that both reduce their gradients.
         head_bytes: bytes that the head takes beside its parameters, on the last stage.
         frozen: how many of the parameters are not trained.
         frozen_bytes: bytes of those, in the form in which they are kept, and nothing beside them.
         copied: of how many of the parameters products take a copy in bf16 (`makes_copies`).
     """
-    parameter = parameter_bytes + (FEEDBACK_BYTES_PER_PARAMETER if feedback else 0)
-    held = int(parameter * (parameters - frozen)) + frozen_bytes + head_bytes
+    trained = parameters - frozen
+    parameter = parameter_bytes + (FEEDBACK_BYTES_PER_PARAMETER if reduced in FED_BACK else 0)
+    held = int(parameter * trained) + frozen_bytes + head_bytes
+    held += int((reduction_bytes(trained) if reduced else 0.0) + reduction_bytes(shared))
     held += COPY_BYTES_PER_PARAMETER * copied
     held += int(layers * layer_kept_bytes(in_flight, waiting, activation_bytes, boundary_bytes, recompute))
     held += int(messages_bytes(boundary_bytes, stages))

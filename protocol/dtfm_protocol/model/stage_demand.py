@@ -4,7 +4,7 @@ from dataclasses import astuple, dataclass
 from typing import Any
 
 from dtfm_protocol.checkpoint.state_slots import WEIGHT, state_table
-from dtfm_protocol.job.job_file import Training
+from dtfm_protocol.job.job_file import CodecName, Training
 from dtfm_protocol.model.frozen_parameters import frozen_sizes
 from dtfm_protocol.model.memory_model import (
     BOUNDARY_BYTES_PER_VALUE,
@@ -14,6 +14,7 @@ from dtfm_protocol.model.memory_model import (
     layer_kept_bytes,
     makes_copies,
     messages_bytes,
+    reduction_bytes,
 )
 from dtfm_protocol.model.model_sizes import kept_activations, model_sizes
 from dtfm_protocol.plan.peer_state import LayerRange
@@ -29,7 +30,7 @@ class StageDemand:
     weights: int
     """Weights that are trained."""
     gradients: int
-    """Their gradients, and what a reduction in int8 keeps of its error."""
+    """Their gradients, what reductions have under way of them, and the error that one in int8 keeps."""
     states: int
     """The optimizer's own tensors, without those in `host`."""
     frozen: int
@@ -58,7 +59,7 @@ def layers_demand(
     *,
     waiting: int = 0,
     recompute: bool = False,
-    feedback: bool = False,
+    reduced: CodecName | None = None,
     apart: bool = False,
 ) -> StageDemand:
     """Return what the stage of `layers` takes of a model of `config`; the other arguments are those of `stage_bytes`.
@@ -83,10 +84,13 @@ def layers_demand(
     kept += messages_bytes(boundary, 1 if (first, end) == (0, sizes.layers) else 2) + (activation if recompute else 0)
     head = sizes.logits_bytes(batch, sequence, precision)
     head += waiting * sizes.logits_gradient_bytes(batch, sequence, precision)
-    beside = table.parameter_bytes - slots[WEIGHT] - moments + (FEEDBACK_BYTES_PER_PARAMETER if feedback else 0)
+    beside = table.parameter_bytes - slots[WEIGHT] - moments
+    beside += FEEDBACK_BYTES_PER_PARAMETER if reduced in FED_BACK else 0
+    shared = sizes.tied_parameters if (first == 0) != (end == sizes.layers) and not frozen.head else 0
+    under_way = (reduction_bytes(trained) if reduced else 0.0) + reduction_bytes(shared)
     return StageDemand(
         weights=int(slots[WEIGHT] * trained),
-        gradients=int(beside * trained),
+        gradients=int(beside * trained) + int(under_way),
         states=int((moments - table.host_bytes if apart else moments) * trained),
         frozen=frozen.bytes_of_stage(first, end),
         copies=COPY_BYTES_PER_PARAMETER * copied if makes_copies(precision, table) else 0,
@@ -127,7 +131,7 @@ def peer_demand(
         most_in_flight(actions),
         waiting=most_waiting(actions),
         recompute=index in plan.recompute,
-        feedback=plan.wire.gradients in FED_BACK and len(plan.replicas(index)) > 1,
+        reduced=plan.wire.gradients if len(plan.replicas(index)) > 1 else None,
         apart=apart,
     )
 

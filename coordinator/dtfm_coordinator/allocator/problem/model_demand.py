@@ -7,14 +7,14 @@ from typing import NamedTuple
 
 from dtfm_protocol.checkpoint.state_slots import ADAMW, StateTable
 from dtfm_protocol.errors import UserError
-from dtfm_protocol.job.job_file import Precision, Wire
+from dtfm_protocol.job.job_file import CodecName, Precision, Wire
 from dtfm_protocol.model.memory_model import BOUNDARY_BYTES_PER_VALUE, makes_copies, stage_bytes
 from dtfm_protocol.model.stage_compute import stage_compute
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.plan.reductions import Reduction
 from dtfm_protocol.plan.schedule import most_in_flight, most_waiting, orders
 from dtfm_protocol.view.view import LayerSeconds, NodeView
-from dtfm_protocol.wire.codec_sizes import BYTES_A_VALUE, FED_BACK, payload_bytes
+from dtfm_protocol.wire.codec_sizes import BYTES_A_VALUE, payload_bytes
 
 
 class ActionSeconds(NamedTuple):
@@ -195,7 +195,7 @@ class ModelDemand:
         *,
         waiting: int = 0,
         recompute: bool = False,
-        feedback: bool = False,
+        reduced: CodecName | None = None,
         apart: bool = False,
     ) -> int:
         """Return the bytes of memory of a peer that serves `[first, end)`; the other arguments are those of
@@ -214,7 +214,8 @@ class ModelDemand:
             boundary_bytes=self.input_bytes,
             waiting=waiting,
             recompute=recompute,
-            feedback=feedback,
+            reduced=reduced,
+            shared=self.shared_parameters(first, end),
             head_bytes=self.head_bytes + waiting * self.logits_gradient_bytes if end == self.layers else 0,
             frozen=self.frozen(first, end),
             frozen_bytes=self.frozen_bytes(first, end),
@@ -225,6 +226,10 @@ class ModelDemand:
         """Return the bytes of the machine's memory of a peer that serves `[first, end)` on a device with its own."""
         return int(self.table.host_bytes * self.trained(first, end))
 
+    def shared_parameters(self, first: int, end: int) -> int:
+        """Return how many of the trained parameters of `[first, end)` another stage holds, too: those that are tied."""
+        return self.trained_tied_parameters if (first == 0) != (end == self.layers) else 0
+
     def message_bytes(self, wire: Wire) -> tuple[int, int]:
         """Return the bytes of one micro-batch's messages over one boundary: ahead, and back."""
         shape = (self.message_values,)
@@ -233,9 +238,7 @@ class ModelDemand:
     def gradient_bytes(self, first: int, end: int, wire: Wire) -> float:
         """Return the bytes of gradients that the replicas of `[first, end)` reduce a step among themselves, however
         they are cut into parts: without the tied ones where another stage holds the other end."""
-        count = self.trained(first, end)
-        if (first == 0) != (end == self.layers):
-            count -= self.trained_tied_parameters
+        count = self.trained(first, end) - self.shared_parameters(first, end)
         return count * BYTES_A_VALUE[wire.gradients]
 
     def tied_gradient_bytes(self, wire: Wire) -> float:
@@ -356,7 +359,7 @@ def memory_needed(plan: Plan, demand: ModelDemand, apart: Collection[str] = ()) 
             most_in_flight(orders(plan)[peer]),
             waiting=most_waiting(orders(plan)[peer]),
             recompute=stage in plan.recompute,
-            feedback=plan.wire.gradients in FED_BACK and len(plan.replicas(stage)) > 1,
+            reduced=plan.wire.gradients if len(plan.replicas(stage)) > 1 else None,
             apart=peer in apart,
         )
         for stage, layer_range in enumerate(plan.stages)

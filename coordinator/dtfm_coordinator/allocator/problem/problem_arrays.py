@@ -10,7 +10,7 @@ import numpy.typing as npt
 from dtfm_coordinator.allocator.foundations.links import Links
 from dtfm_coordinator.allocator.problem.model_demand import ModelDemand
 from dtfm_protocol.job.job_file import ScheduleName, Wire
-from dtfm_protocol.model.memory_model import COPY_BYTES_PER_PARAMETER, FEEDBACK_BYTES_PER_PARAMETER
+from dtfm_protocol.model.memory_model import COPY_BYTES_PER_PARAMETER, FEEDBACK_BYTES_PER_PARAMETER, reduction_bytes
 from dtfm_protocol.model.stage_compute import untrained_prefix
 from dtfm_protocol.plan.reductions import BUCKET_BYTES
 from dtfm_protocol.view.view import LayerSeconds
@@ -100,6 +100,8 @@ class Problem(NamedTuple):
     """Bytes that a peer fetches of a layer which it has not served, in the mean."""
     feedback_bytes: float
     """Bytes of further memory of a parameter where a stage has replicas."""
+    tied_reduction_bytes: float
+    """Bytes of further memory of first and last stage, where those are two."""
     logits_bytes: float
     """Bytes of further memory of the last stage."""
     logits_gradient_bytes: float
@@ -185,6 +187,7 @@ def problem(
         host_parameter_bytes=float(table.host_bytes),
         moved_layer_bytes=demand.moved_layer_bytes,
         feedback_bytes=float(FEEDBACK_BYTES_PER_PARAMETER if wire.gradients in FED_BACK else 0),
+        tied_reduction_bytes=float(reduction_bytes(demand.trained_tied_parameters)),
         logits_bytes=float(demand.head_bytes),
         logits_gradient_bytes=float(demand.logits_gradient_bytes),
         activation_bytes=float(demand.layer_activation_bytes),

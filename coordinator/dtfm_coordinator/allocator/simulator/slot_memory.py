@@ -16,6 +16,7 @@ Ints = npt.NDArray[np.int64]
 
 _layer_kept_bytes = compiled_inside(memory_model.layer_kept_bytes)
 _messages_bytes = compiled_inside(memory_model.messages_bytes)
+_reduction_bytes = compiled_inside(memory_model.reduction_bytes)
 
 
 @compiled_inside
@@ -34,7 +35,8 @@ def most_layers(problem: Problem, peers: Ints, counts: Ints, orders: SlotOrders)
     kept, anew = np.full(stages, problem.layers, dtype=np.int64), np.full(stages, problem.layers, dtype=np.int64)
     slot = 0
     for stage in range(stages):
-        feedback = problem.feedback_bytes if counts[stage] > 1 else 0.0
+        has_replicas = counts[stage] > 1
+        feedback = problem.feedback_bytes if has_replicas else 0.0
         beside, ends = _messages_bytes(problem.input_bytes, stages), 0.0
         if stage == 0:
             ends += problem.embedding_parameters
@@ -43,6 +45,8 @@ def most_layers(problem: Problem, peers: Ints, counts: Ints, orders: SlotOrders)
             ends += problem.head_parameters - (problem.tied_parameters if stages == 1 else 0.0)
             beside += problem.frozen_head_bytes - (problem.frozen_tied_bytes if stages == 1 else 0.0)
             beside += problem.logits_bytes + problem.copied_head_bytes
+        if stages > 1 and (stage == 0 or stage == stages - 1):
+            beside += problem.tied_reduction_bytes
         for member in range(slot, slot + counts[stage]):
             parameter = problem.parameter_bytes[peers[member]] + feedback
             layer = parameter * problem.layer_parameters + problem.frozen_layer_bytes + problem.copied_layer_bytes
@@ -51,10 +55,10 @@ def most_layers(problem: Problem, peers: Ints, counts: Ints, orders: SlotOrders)
             if stage == stages - 1:
                 room -= waiting * problem.logits_gradient_bytes
             whole = _layer_kept_bytes(flying, waiting, problem.activation_bytes, problem.input_bytes, False)
-            kept[stage] = _no_more(kept[stage], room, layer + whole)
+            kept[stage] = _that_fit(kept[stage], room, layer + whole, problem.layer_parameters, ends, has_replicas)
             room -= problem.activation_bytes
             inputs = _layer_kept_bytes(flying, waiting, problem.activation_bytes, problem.input_bytes, True)
-            anew[stage] = _no_more(anew[stage], room, layer + inputs)
+            anew[stage] = _that_fit(anew[stage], room, layer + inputs, problem.layer_parameters, ends, has_replicas)
             there = problem.host_memory[peers[member]]
             if there < np.inf:
                 there -= problem.host_parameter_bytes * ends
@@ -62,6 +66,17 @@ def most_layers(problem: Problem, peers: Ints, counts: Ints, orders: SlotOrders)
                 anew[stage], kept[stage] = _no_more(anew[stage], there, each), _no_more(kept[stage], there, each)
         slot += counts[stage]
     return anew, kept
+
+
+@compiled_inside
+def _that_fit(most: int, room: float, each: float, parameters: float, ends: float, has_replicas: bool) -> int:
+    """Return `most`, or as many layers of `each` bytes as `room` bytes hold if that is less; replicas also have a
+    reduction of a layer's `parameters` and those of the `ends`: it takes so much for each, or what it takes at most."""
+    if not has_replicas:
+        return _no_more(most, room, each)
+    slope = _reduction_bytes(1.0)
+    whole = _no_more(most, room - _reduction_bytes(np.inf), each)
+    return max(whole, _no_more(most, room - slope * ends, each + slope * parameters))
 
 
 @compiled_inside
