@@ -23,7 +23,7 @@ MAY_IMPORT = {
 LEVELS = {
     "dtfm_protocol": "errors validation_words bounds schema identity process wire job view plan transport discovery "
     "control checkpoint model data open_planes",
-    "dtfm_node": "limits control links engine state runner devices doctor commands node_options daemon main",
+    "dtfm_node": "limits control links engine state runner devices doctor commands node_options arrival daemon main",
     "dtfm_coordinator": "allocator faults membership links records plan_change swarm owner leader serve tools commands "
     "main",
     "dtfm_lab": "networks bounds emulation compare",

@@ -9,6 +9,8 @@
 - `links/`: links to other peers: measured, published, and shared among what is sent
 - `runner/`: following of plans: which plan this node works under, and the tasklets that the plan gives it
 - `state/`: states of the model that this node holds: on disk, for others, and brought back
+- `arrival`: arrival of a node at its swarm: its broker lets it in, a coordinator says what is trained, nobody else has
+  its identity, and clocks are compared
 - `daemon`: one member of a swarm: joins by invite, says what it can do, serves the tasklets it is given, says goodbye
 - `main`: `dtfm-node`: the volunteer's command line
 - `node_options`: options of a node: what the person at the machine decides

@@ -3,14 +3,14 @@
 import asyncio
 import secrets
 import shutil
-from collections.abc import Awaitable, Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 import torch
 
+from dtfm_node.arrival import Arrival
 from dtfm_node.control.contribution_keeper import ContributionKeeper
 from dtfm_node.control.desk_client import DeskClient
 from dtfm_node.control.display import Display
@@ -19,7 +19,7 @@ from dtfm_node.control.inbox import Inbox
 from dtfm_node.control.job_words import job_in_words
 from dtfm_node.control.reporter import Reporter
 from dtfm_node.control.wake_watch import watch_for_wake
-from dtfm_node.doctor.closed_ports import check_data_ports, unless_closed
+from dtfm_node.doctor.closed_ports import check_data_ports
 from dtfm_node.engine.device import choose, describe
 from dtfm_node.engine.device_profile import availability, measure_profile
 from dtfm_node.engine.job_survey import JobSurvey, Surveyor, local_survey
@@ -48,23 +48,21 @@ from dtfm_protocol.checkpoint.base_pieces import PieceFolder
 from dtfm_protocol.checkpoint.base_transfers import BASE, serve_base
 from dtfm_protocol.checkpoint.state_slots import state_table
 from dtfm_protocol.checkpoint.transfers import SHARDS, STATE, serve_shards, serve_state
-from dtfm_protocol.control.messages import CHALLENGE, PRESENCE, Challenge, Presence
+from dtfm_protocol.control.messages import PRESENCE, Presence
 from dtfm_protocol.control.mqtt import BrokerAddress, ControlPlane
 from dtfm_protocol.data.token_shards import ShardFolder
-from dtfm_protocol.discovery.dht import go_by
 from dtfm_protocol.discovery.records import Profile
 from dtfm_protocol.discovery.registry import Registry
-from dtfm_protocol.errors import Refused, UserError
+from dtfm_protocol.errors import Refused
 from dtfm_protocol.identity.admission import Admission
 from dtfm_protocol.identity.envelope import Post
 from dtfm_protocol.identity.invite import Invite
-from dtfm_protocol.identity.keys import Identity, short
+from dtfm_protocol.identity.keys import Identity
 from dtfm_protocol.identity.signer import Signer
 from dtfm_protocol.job.resolved_job import ResolvedJob
 from dtfm_protocol.model.model_sizes import model_sizes
 from dtfm_protocol.open_planes import open_planes
-from dtfm_protocol.process.freshness_files import FreshnessFile, message_counter
-from dtfm_protocol.process.logs import log
+from dtfm_protocol.process.freshness_files import message_counter
 from dtfm_protocol.process.product_version import product_version
 from dtfm_protocol.process.timeouts import TIMEOUTS, Timeouts
 from dtfm_protocol.transport.dial_rule import dial_rule
@@ -74,14 +72,7 @@ from dtfm_protocol.transport.multiaddress import announced_port
 from dtfm_protocol.transport.rate_cap import RateCap, TrafficCaps
 from dtfm_protocol.wire.stream import Handler, Stream
 
-T = TypeVar("T")
-
 ALONE_LOOK_SECONDS = 0.1
-PATIENCE_SECONDS = 30.0
-"""Seconds to wait for a coordinator that may be starting."""
-CLOCK_OFFSET_SECONDS = 2.0
-"""By so much clocks may differ before it matters: hivemind refuses 3 s."""
-
 SENT_AWAY = "The owner has sent this machine away; `dtfm-node join` comes back."
 
 
@@ -119,15 +110,14 @@ class Daemon:
         self._inbox = Inbox(invite, self._me, display, self._reporter, self._session)
         self._profile: Profile | None = None
         """What this node offers; None before it was measured."""
-        self._twin: str | None = None
-        """The session of another daemon with this identity."""
         self._plan_loop: PlanLoop | None = None
         """Loop over plans; None before it begins."""
         self._leave = asyncio.Event()
         self._serving = False
         self._caps = TrafficCaps(RateCap(options.upload), RateCap(options.download))
-        self._is_newcomer = True
-        """Whether this node has never been in the swarm."""
+        self._arrival = Arrival(
+            invite, self._identity, self._session, self._inbox, display, self._presence, timeouts, options.timeout
+        )
 
     async def run(self) -> None:
         """Stay until the job is done.
@@ -141,8 +131,10 @@ class Daemon:
         self._reporter.save()  # so that nobody reads what an earlier run has said last
         self._display.note(f"joining swarm {self._invite.swarm} as {self._me}")
         credentials = EnrolmentClient(self._invite, self._identity, self._folder)
-        self._is_newcomer = self._options.is_newcomer or credentials.known() is None
-        admission = await self._unless_closed(credentials.obtain(self._patience), BrokerAddress.entrances(self._invite))
+        arrival = self._arrival
+        arrival.is_newcomer = self._options.is_newcomer or credentials.known() is None
+        obtaining = credentials.obtain(arrival.patience)
+        admission = await arrival.unless_closed(obtaining, BrokerAddress.entrances(self._invite))
         credentials.keep(admission)
         self._inbox.knows(admission)
         rules, gpu = self._options.rules, device.index if device.type == "cuda" else None
@@ -150,7 +142,7 @@ class Daemon:
         watch = AvailabilityWatch(self._folder, rules, readings)
         await watch.check()
         self._accepted()
-        control = self._control(admission)
+        control = arrival.control(self._folder, admission, self._post)
         async with asyncio.TaskGroup() as tasks:
             background = [
                 tasks.create_task(control.run()),
@@ -159,7 +151,7 @@ class Daemon:
             ]
             if await self._until_available(watch, control):
                 with self._tracer() as tracer, self._machine(device, tracer) as machine:
-                    await self._enter(control)
+                    await arrival.enter(control)
                     survey, profile = await self._measured(machine, control)
                     await self._serve(machine, survey, profile, control, admission, watch)
             for task in background:
@@ -193,7 +185,7 @@ class Daemon:
         """
         await control.connected.wait()
         await self._inbox.job()
-        await self._look_around(control)
+        await self._arrival.look_around(control)
         await control.publish(PRESENCE, self._presence())
         await self._reporter.run(control)
 
@@ -394,60 +386,6 @@ class Daemon:
             await asyncio.sleep(ALONE_LOOK_SECONDS)
             draining = draining.looked(clock(), up.total, works=plan_loop.works, connected=control.connected.is_set())
 
-    def _control(self, admission: Admission) -> ControlPlane:
-        """The connection to the broker, with what this node reads there."""
-        control = ControlPlane(
-            BrokerAddress.of(self._invite),
-            self._invite.swarm,
-            admission.coordinators,
-            self._post,
-            self._session,
-            BrokerAddress.others(self._invite),
-            identity=self._identity,
-            admission=admission,
-            heard=FreshnessFile(self._folder),
-        )
-        self._inbox.read(control)
-        control.when_unreadable = self._inbox.cannot_read
-
-        async def see(_: str, presence: Presence) -> None:
-            if presence.online and presence.session != self._session:
-                self._twin = presence.session
-
-        async def answer(_: str, challenge: Challenge) -> None:
-            if challenge.session != self._session:
-                await control.publish(PRESENCE, self._presence())
-
-        control.on(PRESENCE, see, self._me)
-        control.on(CHALLENGE, answer, self._me)
-        return control
-
-    async def _enter(self, control: ControlPlane) -> None:
-        """Reach the broker, and a coordinator that says what is trained.
-
-        Raises:
-            UserError: the broker does not let this node in in time, or nobody leads.
-        """
-        try:
-            async with asyncio.timeout(self._patience):
-                brokers = (BrokerAddress.of(self._invite), *BrokerAddress.others(self._invite))
-                await self._unless_closed(control.connected.wait(), brokers)
-        except TimeoutError:
-            where = BrokerAddress.of(self._invite)
-            raise UserError(
-                f"no coordinator: its broker at {where} did not let this node in for {self._patience:g} s "
-                f"({control.last_error or 'no answer'}); check that it runs; `dtfm-node doctor INVITE` finds out more"
-            ) from None
-        try:
-            async with asyncio.timeout(self._patience):
-                # A coordinator opens its broker first and serves seconds later; then it says what is trained.
-                await self._inbox.job()
-        except TimeoutError:
-            raise UserError(
-                f"no coordinator: its broker answers, but nobody has said there for {self._patience:g} s what "
-                "is to be trained; check that it runs"
-            ) from None
-
     async def _measured(self, machine: Runtime, control: ControlPlane) -> tuple[JobSurvey, Profile]:
         """Return what the job asks for, and what this machine offers, all but where it is reached; meanwhile another
         daemon with this identity may object.
@@ -457,7 +395,7 @@ class Daemon:
         """
         job = await self._inbox.job()
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._look_around(control))
+            tasks.create_task(self._arrival.look_around(control))
             loading = machine.compute(load_update, job.training, machine.device)
             survey = await self._surveyor(job)  # in a process of its own, as a rule
             await loading
@@ -466,42 +404,6 @@ class Daemon:
             memory = self._options.memory_gb
             profile = await measure_profile(job, survey, machine, memory, self._session, self._caps)
         return survey, profile
-
-    async def _look_around(self, control: ControlPlane) -> None:
-        """Make sure that no other daemon has this identity, and compare clocks.
-
-        Raises:
-            UserError: there is another one.
-        """
-        await control.publish(CHALLENGE, Challenge(session=self._session))
-        await asyncio.sleep(self._timeouts.identity_challenge)
-        with suppress(TimeoutError):  # its broker may be there without it
-            async with asyncio.timeout(self._timeouts.clock_answer):
-                await control.clock_told.wait()
-        ahead = control.clock_ahead
-        if ahead is not None and abs(ahead) > CLOCK_OFFSET_SECONDS:
-            way = "behind" if ahead > 0 else "ahead of"
-            self._display.note(
-                f"this machine's clock is {abs(ahead):,.0f} s {way} the coordinator's: going by that one in the DHT; "
-                "`sudo timedatectl set-ntp true` sets this one"
-            )
-            go_by(ahead)
-        if self._twin is not None:
-            raise UserError(
-                f"another node with the identity {short(self._me)} is in the swarm: "
-                "stop it, or join with another --state-dir"
-            )
-
-    @property
-    def _patience(self) -> float:
-        return PATIENCE_SECONDS if self._options.timeout is None else self._options.timeout
-
-    async def _unless_closed(self, waiting: Awaitable[T], brokers: Iterable[BrokerAddress]) -> T:
-        """Await what a coordinator has to answer. A newcomer that was not told to wait gives up once no port is open;
-        who has been here before says so, and waits: the coordinator may be coming back."""
-        gives_up = self._is_newcomer and self._options.timeout is None
-        tell = None if gives_up else partial(log.warning, "no coordinator answers yet: %s")
-        return await unless_closed(waiting, [(one.host, one.port) for one in brokers], tell)
 
     def _default_listen(self) -> str:
         """Loopback for a swarm on this machine alone, else every interface."""

@@ -78,7 +78,7 @@ def entering(
 
 async def entered(daemon: Daemon, control: Any) -> JobSurvey:
     """Do what comes before this node opens its ports, and return what the job asks for."""
-    await daemon._enter(control)
+    await daemon._arrival.enter(control)
     with Runtime.running(torch.device("cpu")) as machine:
         return (await daemon._measured(machine, control))[0]
 
@@ -99,7 +99,7 @@ async def test_a_coordinator_that_is_slow_to_tell_the_time_is_waited_for(
 ) -> None:
     """Without its clock a node whose own is off would be turned away by the DHT."""
     followed: list[float] = []
-    monkeypatch.setattr("dtfm_node.daemon.go_by", followed.append)
+    monkeypatch.setattr("dtfm_node.arrival.go_by", followed.append)
     daemon, control, entry = entering(tmp_path, True, 30.0)
     control.clock_told.clear()
     daemon._inbox._take_job("", JOB)

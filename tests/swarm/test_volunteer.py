@@ -8,6 +8,7 @@ import psutil
 import pytest
 
 from dtfm_protocol.control.contribution_record import ContributionRecord
+from tests.harness.daemon import Daemon
 from tests.harness.swarm import Swarm
 
 pytestmark = pytest.mark.process
@@ -47,7 +48,7 @@ async def test_a_node_joins_leaves_and_is_removed_without_being_told_where_its_f
     assert "\nYou allow: computes on cpu, 1 thread.\n" in said
     assert 'this swarm trains "' in node.said()
 
-    await pauses_while_another_goes_on(swarm)
+    await pauses_while_another_goes_on(swarm, node)
     code, said = await swarm.run("dtfm-node", "fetch-model", "--out", swarm.folder / "home")
     assert code == 0, said
     kept_here = {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "README.md"}
@@ -71,8 +72,9 @@ async def test_a_node_joins_leaves_and_is_removed_without_being_told_where_its_f
     assert str(record) in said
 
 
-async def pauses_while_another_goes_on(swarm: Swarm) -> None:
-    """The node pauses when it is alone, is found paused by a node that comes, and is back when that has gone."""
+async def pauses_while_another_goes_on(swarm: Swarm, node: Daemon) -> None:
+    """The node pauses when it is alone, is found paused by a node that comes, trains beside that, and alone when it has
+    gone."""
     code, said = await swarm.run("dtfm-node", "pause", "--for", "2h")
     assert code == 0, said
     assert "paused until" in said
@@ -83,7 +85,9 @@ async def pauses_while_another_goes_on(swarm: Swarm) -> None:
     assert swarm.layout()["routes"][0][0] == swarm.peer_of(other)
     code, said = await swarm.run("dtfm-node", "resume")
     assert (code, said.strip()) == (0, "it goes on")
-    await swarm.until(lambda: "paused" not in swarm.statuses().values(), "it is a member that can be given work")
+    await swarm.until(lambda: len({peer for route in swarm.layout()["routes"] for peer in route}) == 2, "both train")
+    taken = "all that is needed of the model after step"
+    await swarm.until(lambda: f"{taken} {swarm.events()[-1].step} has come ahead" in node.said(), "it had its part")
     code, said = await swarm.run("dtfm-node", "leave", "--state-dir", other.folder)
     assert code == 0, said
     step = swarm.step
