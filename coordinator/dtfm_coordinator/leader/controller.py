@@ -40,8 +40,7 @@ from dtfm_coordinator.swarm.overview.overview_feed import OverviewFeed
 from dtfm_coordinator.swarm.overview.owner_words import again_in_words, begun_in_words
 from dtfm_coordinator.swarm.profile_lookup import ProfileLookup
 from dtfm_coordinator.swarm.swarm_state import SwarmState
-from dtfm_protocol.errors import Refused, UserError
-from dtfm_protocol.identity.coordinators import Coordinators
+from dtfm_protocol.errors import UserError
 from dtfm_protocol.identity.keys import short
 from dtfm_protocol.job import amendments_file
 from dtfm_protocol.job.amendments_file import write_amendments
@@ -111,7 +110,7 @@ class Controller:
             state,
             context.control.publish,
             partial(self._say, "waiting"),
-            is_genuine=partial(_is_genuine, context),
+            is_genuine=context.is_genuine,
             liveness=EndedProcesses(state.members, partial(reachable_addresses.is_open, dials=context.dials)),
         )
         self._owner = OwnerDesk(WishFile(context.folder))
@@ -281,7 +280,7 @@ class Controller:
         if loaded is None or self._amender.recall(loaded).last_step <= self._state.kept.step:
             self._rows.forget_after(self._state.kept.step)
             return Change("the first plan")
-        plan = self._state.plan = _as_own(context, loaded)
+        plan = self._state.plan = context.as_own(loaded)
         self._context.archive.expect(plan)
         self._state.recall_disputes()
         self._driver.returns(plan)
@@ -486,21 +485,3 @@ async def _newest(archive: CheckpointCollector) -> Mark:
     """Return the newest whole checkpoint of this coordinator."""
     newest = await asyncio.to_thread(archive.newest)
     return mark_of(newest) if newest is not None else Mark()
-
-
-def _as_own(context: LeadContext, plan: Plan) -> Plan:
-    """Return a plan by this coordinator's former key as one by its present key, which elects in that one's place."""
-    known, me = context.coordinators, context.identity.peer_id
-    if plan.author != me and isinstance(known, Coordinators) and known.present(plan.author) == me:
-        return plan.signed(context.identity, context.swarm)
-    return plan
-
-
-def _is_genuine(context: LeadContext, plan: Plan) -> bool:
-    """Whether a plan that a peer shows is signed by a coordinator of this swarm."""
-    try:
-        plan.verify(context.coordinators, context.swarm)
-    except Refused as error:
-        log.warning("%s", error)
-        return False
-    return True
