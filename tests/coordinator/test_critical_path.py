@@ -16,7 +16,7 @@ from dtfm_coordinator.tools.explain.critical_path import Part, by_cause, critica
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.plan.reduction_trees import ReductionTrees
 from dtfm_protocol.plan.reductions import Reduction
-from tests.coordinator.test_explain import found, plan, swarm
+from tests.coordinator.lettered_swarm import found, plan, swarm
 from tests.harness.drawn_trees import drawn_trees
 
 TIED = (0.0, 2.3)

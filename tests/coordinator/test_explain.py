@@ -2,7 +2,6 @@
 
 import io
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import get_args
 
@@ -11,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from dtfm_coordinator.allocator.paper.paper_cost import cost_of_pipelines
-from dtfm_coordinator.allocator.problem.model_demand import ActionSeconds, ModelDemand, memory_needed
+from dtfm_coordinator.allocator.problem.model_demand import memory_needed
 from dtfm_coordinator.allocator.problem.problem_arrays import SCHEDULES
 from dtfm_coordinator.allocator.simulator.simulated_timeline import Transfer, TransferKind
 from dtfm_coordinator.allocator.workload import Workload, predict
@@ -20,91 +19,13 @@ from dtfm_coordinator.main import app
 from dtfm_coordinator.tools.explain import schedule_chart, step_report
 from dtfm_coordinator.tools.explain.estimated_links import estimate_lines
 from dtfm_coordinator.tools.explain.explained_plan import explained_plan, workload_of
-from dtfm_coordinator.tools.explain.idle_peers import tried, with_replica
-from dtfm_coordinator.tools.explain.next_node import Growth, growth, with_median_node
 from dtfm_coordinator.tools.explain.paper_findings import paper_findings
-from dtfm_coordinator.tools.explain.step_findings import StepFindings, check, step_findings
+from dtfm_coordinator.tools.explain.step_findings import check, step_findings
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.job_file import CodecName, Planning, ScheduleName, Wire
 from dtfm_protocol.plan.plan import Cost, Plan
-from dtfm_protocol.view.view import GBIT, LayerSeconds, NodeView, View
-
-DEMAND = ModelDemand(
-    layer_parameters=(1000,) * 4,
-    embedding_parameters=500,
-    head_parameters=500,
-    message_values=250_000,
-    layer_activation_bytes=1_000,
-)
-"""A message has 1 MB: 8 ms at 1 Gbit/s."""
-JOB = """
-name = "small"
-[model]
-architecture = "llama"
-hidden_size = 16
-intermediate_size = 32
-num_hidden_layers = 4
-num_attention_heads = 2
-num_key_value_heads = 2
-[data]
-text = "cpython"
-tokenizer = "bytes"
-[training]
-steps = 1
-global_batch = 4
-micro_batch = 1
-sequence_length = 16
-learning_rate = 1e-3
-"""
-
-
-def swarm(
-    peers: str,
-    gbps: float = 10.0,
-    ms: float = 1.0,
-    slow: dict[str, float] | None = None,
-    links: dict[str, float] | None = None,
-    **node: float,
-) -> View:
-    """Peers of one letter; `slow` multiplies a peer's seconds, `links` sets the Gbit/s of "ab" and of "ba"."""
-    count = len(peers)
-    bandwidth = np.full((count, count), gbps)
-    for pair, value in (links or {}).items():
-        bandwidth[peers.index(pair[0]), peers.index(pair[1])] = value
-        bandwidth[peers.index(pair[1]), peers.index(pair[0])] = value
-    return View(
-        nodes=tuple(
-            NodeView(
-                id=peer,
-                region="here" if index < count / 2 else "there",
-                layer_seconds=LayerSeconds(
-                    forward=0.01 * (slow or {}).get(peer, 1), backward=0.02 * (slow or {}).get(peer, 1), optimizer=0.001
-                ),
-                **node,
-            )
-            for index, peer in enumerate(peers)
-        ),
-        latency_ms=np.full((count, count), ms),
-        bandwidth_gbps=bandwidth,
-    )
-
-
-def plan(*routes: str, schedule: str = "1f1b") -> Plan:
-    """Routes as strings of one-letter peers, over four layers."""
-    depth = len(routes[0])
-    ends = [round(4 * stage / depth) for stage in range(depth + 1)]
-    stages = list(pairwise(ends))
-    return Plan.read({"stages": stages, "routes": [tuple(route) for route in routes], "schedule": schedule}, "plan")
-
-
-def work(micro_batches: int = 4, planning: Planning | None = None) -> Workload:
-    return Workload(DEMAND, micro_batches, planning or Planning())
-
-
-def found(of: Plan, view: View) -> StepFindings:
-    job = work(len(of.routes))
-    return step_findings(of, view, job, predict(view, job, of))
-
+from dtfm_protocol.view.view import GBIT, NodeView, View
+from tests.coordinator.lettered_swarm import DEMAND, JOB, found, plan, swarm, work
 
 # The findings.
 
@@ -321,85 +242,6 @@ def test_each_boundary_is_told_with_its_codecs_and_bytes() -> None:
 def test_the_command_offers_all_wires_and_schedules() -> None:
     assert [one.value for one in WireName] == list(get_args(CodecName))
     assert [one.value for one in ScheduleChoice] == list(get_args(ScheduleName))
-
-
-# Idle peers, and the next node.
-
-
-def test_an_idle_peer_is_tried_as_a_replica_of_each_stage() -> None:
-    of, view = plan("ab", "ab", "ab", "ab"), swarm("abc", gbps=100.0, ms=0.0)
-    (one,) = tried(of, view, work(), ("c",))
-    assert one.stage in (0, 1)
-    best = min(
-        predict(view, work(), plan(*routes)).cost.total
-        for routes in (("cb", "ab", "cb", "ab"), ("ab", "ac", "ab", "ac"), ("ab", "cb", "ab", "cb"))
-    )
-    assert one.seconds <= best * 1.2
-    assert one.seconds < predict(view, work(), of).cost.total
-
-
-def test_an_idle_peer_that_can_serve_nothing_is_told_why() -> None:
-    of = plan("ab", "ab", "ab", "ab")
-    hopeless = {
-        "too slow": swarm("abc", slow={"c": 100.0}),
-        "memory": swarm("abc").model_copy(
-            update={"nodes": tuple(n.model_copy(update={"memory_bytes": 10.0}) for n in swarm("abc").nodes)}
-        ),
-        "cannot reach": swarm("abc", links={"ac": 0.0, "bc": 0.0}),
-    }
-    for reason, view in hopeless.items():
-        (one,) = tried(of, view, work(), ("c",))
-        assert one.stage is None
-        assert reason in one.obstacle
-
-
-def test_a_new_replica_takes_its_share_from_all_over_the_step() -> None:
-    seconds = dict.fromkeys("ab", ActionSeconds(1, 2))
-    joined = with_replica(plan(*["ab"] * 8), "c", 1, seconds, seconds["b"])
-    assert joined is not None
-    assert joined.micro_batches("c") in ((0, 2, 4, 6), (1, 3, 5, 7))
-    assert with_replica(plan("ab"), "c", 1, seconds, seconds["b"]) is None
-
-
-def test_the_next_node_is_the_median_of_its_peers() -> None:
-    view = swarm("abc", slow={"b": 3.0, "c": 5.0}, links={"ab": 1.0, "ac": 2.0, "bc": 3.0}, memory_bytes=4e9)
-    larger = with_median_node(view, work())
-    node = larger.nodes[-1]
-    assert node.layer_seconds is not None
-    assert node.layer_seconds.weight == pytest.approx(0.03)
-    assert (node.layer_seconds.forward, node.memory_bytes, node.up_gbps) == (pytest.approx(0.03), 4e9, None)
-    assert larger.bandwidth_gbps[3, :3] == pytest.approx([1.5, 2.0, 2.5])
-    assert larger.latency_ms[:3, 3] == pytest.approx([1.0] * 3)
-    assert larger.part(view.ids) == view
-
-
-def test_the_next_node_brings_a_gain_where_links_are_free_and_none_where_the_layout_is_fixed() -> None:
-    view = swarm("ab", gbps=1000.0, ms=0.0)
-    gain = growth(view, work(12), evaluations=200)
-    assert gain is not None
-    assert gain.is_noticeable
-    assert gain.gain == pytest.approx(1 - gain.then / gain.now)
-    assert 0.2 < gain.gain < 0.4
-    fixed = growth(view, work(12, Planning(stages=2, replicas=1)), evaluations=200)
-    assert fixed is not None
-    assert not fixed.is_noticeable
-    assert step_report.growth_lines(fixed, fixed.now)[0].startswith("the next node would bring nothing")
-    assert growth(swarm("a"), work(12), evaluations=10) is None
-
-
-@pytest.mark.parametrize(
-    ("found", "total", "words"),
-    [
-        (Growth(7.05, 7.33, True, 7.40), 7.59, ["a longer search finds 7.05 s", "the next node: not to be told"]),
-        (Growth(7.05, 6.90, True, 7.40), 7.05, ["the next node: not to be told"]),
-        (Growth(7.05, 7.33, False, 7.05), 7.05, ["the next node: not to be told"]),
-        (Growth(7.05, 7.05, False, 7.05), 7.05, ["the next node would bring nothing"]),
-        (Growth(7.05, 6.00, True, 7.40), 7.05, ["the next node would bring 14.9 %"]),
-    ],
-)
-def test_what_two_searches_differ_by_anyhow_is_no_verdict(found: Growth, total: float, words: list[str]) -> None:
-    lines = step_report.growth_lines(found, total)
-    assert [line[: len(start)] for line, start in zip(lines, words, strict=True)] == words
 
 
 # The paper's cost.

@@ -15,7 +15,7 @@ from dtfm_coordinator.tools.explain.step_findings import step_findings
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.view.link_matrix import Matrix
 from dtfm_protocol.view.view import View
-from tests.coordinator.test_explain import found, plan, swarm, work
+from tests.coordinator.lettered_swarm import found, plan, swarm, work
 
 
 def test_places_keep_the_near_together_and_nodes_apart() -> None:

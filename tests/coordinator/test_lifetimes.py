@@ -13,7 +13,7 @@ from dtfm_lab.networks.catalogue import network
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.plan.plan import Cost, Plan
 from dtfm_protocol.process.timeouts import TIMEOUTS
-from tests.coordinator.test_explain import JOB, swarm
+from tests.coordinator.lettered_swarm import JOB, swarm
 
 STEP, STANDSTILL, SEARCH, MOVING = 10.0, 2.0, 1.0, 4.0
 FIRST = TIMEOUTS.settle + SEARCH + STANDSTILL

@@ -12,8 +12,8 @@ from dtfm_coordinator.tools.trace.aligned_traces import read_aligned
 from dtfm_coordinator.tools.trace.measured_step import MeasuredStep, PeerSeconds, measured_step
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.plan.plan import Plan
-from tests.coordinator.test_explain import DEMAND, JOB, swarm
-from tests.coordinator.test_explain import plan as plan_of
+from tests.coordinator.lettered_swarm import DEMAND, JOB, swarm
+from tests.coordinator.lettered_swarm import plan as plan_of
 from tests.coordinator.test_trace_command import Node, say, three_nodes
 
 LINE = Plan(stages=((0, 1), (1, 2), (2, 3)), routes=(("carol", "alice", "bob"),), version=4)

@@ -12,7 +12,7 @@ from dtfm_coordinator.allocator.search.neighbours import ALIKE, LayoutChange, Ne
 from dtfm_coordinator.allocator.workload import pose
 from dtfm_lab.networks.catalogue import network
 from dtfm_protocol.job.job_file import Planning
-from tests.coordinator.test_explain import DEMAND, swarm, work
+from tests.coordinator.lettered_swarm import DEMAND, swarm, work
 
 SIX = swarm("abcdef", gbps=0.05, links={"ab": 10.0, "cd": 10.0, "ef": 1.0}, slow={"e": 2.0, "f": 3.0})
 NOW = Layout(peers=(0, 1, 2, 3), counts=(2, 2), shares=(2, 2, 2, 2), layers=(1, 3))

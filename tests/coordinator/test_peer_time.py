@@ -4,7 +4,7 @@ import pytest
 
 from dtfm_coordinator.allocator.simulator.peer_time import peer_times, time_shares
 from dtfm_coordinator.allocator.workload import predict
-from tests.coordinator.test_explain import plan, swarm, work
+from tests.coordinator.lettered_swarm import plan, swarm, work
 
 
 def test_shares_of_a_pipeline_of_two() -> None:

@@ -20,7 +20,7 @@ from dtfm_protocol.plan.reduction_trees import ReductionTrees
 from dtfm_protocol.plan.reductions import reductions
 from dtfm_protocol.plan.summed_parts import WHOLE, SummedParts
 from dtfm_protocol.view.view import View
-from tests.coordinator.test_explain import DEMAND, plan, swarm, work
+from tests.coordinator.lettered_swarm import DEMAND, plan, swarm, work
 from tests.harness.drawn_trees import drawn_trees
 
 FAST_PAIRS = swarm("abcd", gbps=0.05, links={"ab": 10.0, "cd": 10.0})

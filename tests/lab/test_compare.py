@@ -206,7 +206,7 @@ def test_a_view_alone_is_compared_by_the_papers_own_sizes(
 def test_the_command_compares_by_the_simulated_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    from tests.coordinator.test_explain import JOB
+    from tests.coordinator.lettered_swarm import JOB
 
     monkeypatch.chdir(tmp_path)
     view(3).save(Path("view.json"))

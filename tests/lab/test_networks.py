@@ -20,7 +20,7 @@ from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.job_file import Job
 from dtfm_protocol.view.link_matrix import Matrix
 from dtfm_protocol.view.view import GBIT, View
-from tests.coordinator.test_explain import JOB
+from tests.coordinator.lettered_swarm import JOB
 
 PAPER = ("datacenter", "spot", "universities", "regional", "worldwide")
 ASYMMETRIC = ("home", "irregular")

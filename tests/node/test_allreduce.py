@@ -1,11 +1,7 @@
 """The sharded all-reduce: every holder ends with the same bits, and they are the sum."""
 
 import asyncio
-import contextlib
-import hashlib
-import math
-import typing
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,146 +9,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dtfm_node.engine.allreduce import AllReduce
-from dtfm_node.engine.buckets import Bucket
-from dtfm_node.engine.exchange import TRAINING, Exchange, Hello
-from dtfm_node.engine.expected_frames import step_frames
 from dtfm_node.engine.frame_seals import SEAL_BYTES, FrameSeals, Seal
-from dtfm_node.engine.host_copies import HostCopies
 from dtfm_node.engine.mailbox import PeerLost
-from dtfm_node.engine.part_alarm import PartAlarm
 from dtfm_node.engine.reduction_receipts import StepReceipts, squares_of
-from dtfm_node.engine.rejected_frames import FrameFault
-from dtfm_node.engine.runtime import Compute, Runtime
-from dtfm_node.engine.training_stage import Diverged
-from dtfm_protocol.job.job_file import CodecName, Training, Wire
-from dtfm_protocol.plan.plan import Plan
-from dtfm_protocol.plan.reduction_trees import ReductionTrees, Trees
-from dtfm_protocol.plan.reductions import reductions
-from dtfm_protocol.plan.summed_parts import WHOLE, SummedParts
-from dtfm_protocol.transport.in_memory import MemoryDataPlane, MemoryNetwork
-from dtfm_protocol.wire.codecs import encode, payload_bytes, to_bytes
+from dtfm_protocol.job.job_file import CodecName
+from dtfm_protocol.plan.reduction_trees import Trees
+from dtfm_protocol.plan.summed_parts import WHOLE
+from dtfm_protocol.wire.codecs import encode, to_bytes
 from dtfm_protocol.wire.frames import HEADER_BYTES, Key, Kind
-from dtfm_protocol.wire.stream import Bytes, Stream, read_message
-from tests.harness.manual_clock import settle
 from tests.harness.named_peers import signer_of
-
-STEP = 3
-COUNTS = [1, 2, 3, 5]
-CODECS: tuple[CodecName, ...] = typing.get_args(CodecName)
-CPU = torch.device("cpu")
-TRAINING_JOB = Training(steps=99, global_batch=5, micro_batch=1, sequence_length=1, learning_rate=1.0)
-
-
-def gradients(holders: int, elements: int, spread: float = 1e-4, seed: int = 0) -> list[torch.Tensor]:
-    """One flat gradient a holder, of magnitudes as they occur."""
-    generator = torch.Generator().manual_seed(seed)
-    return [torch.randn(elements, generator=generator) * spread * (number + 1) for number in range(holders)]
-
-
-async def inline(function: Callable[..., Any], *arguments: Any) -> Any:
-    await asyncio.sleep(0)
-    return function(*arguments)
-
-
-class Holders:
-    """The peers of one bucket, each with an all-reduce of its own."""
-
-    def __init__(
-        self,
-        count: int,
-        elements: int,
-        codec: CodecName,
-        compute: Compute,
-        parts: tuple[int, ...] = (),
-        trees: Trees = (),
-    ) -> None:
-        self.names = tuple(f"peer{number}" for number in range(count))
-        self.plan = Plan(
-            version=1,
-            stages=((0, 1),),
-            routes=tuple((name,) for name in self.names),
-            wire=Wire(gradients=codec),
-            parts=SummedParts(stages=(parts,)) if parts else None,
-            trees=ReductionTrees(stages=(trees,)) if trees else None,
-        )
-        (reduction,) = reductions(self.plan, tied=False)
-        self.bucket = Bucket(7, reduction, 0, elements, after=0)
-        self.exchanges: dict[str, Exchange] = {}
-        self._machine = Runtime(CPU, inline, compute, HostCopies(CPU))
-        self._reduces: dict[str, AllReduce] = {}
-
-    @classmethod
-    @contextlib.asynccontextmanager
-    async def running(
-        cls,
-        count: int,
-        elements: int,
-        codec: CodecName = "fp32",
-        compute: Compute = inline,
-        parts: tuple[int, ...] = (),
-        trees: Trees = (),
-    ) -> AsyncIterator["Holders"]:
-        holders, network = cls(count, elements, codec, compute, parts, trees), MemoryNetwork()
-        async with asyncio.timeout(20), contextlib.AsyncExitStack() as stack:
-            for name in holders.names:
-                plane = MemoryDataPlane(network, name)
-                exchange = await stack.enter_async_context(Exchange.running(plane, 1, holders.names))
-                await plane.serve(TRAINING, _answering(exchange))
-                holders.exchanges[name] = exchange
-                seals, alarm = FrameSeals(signer_of(name), 1), PartAlarm(holders.plan, name)
-                holders._reduces[name] = AllReduce(name, exchange, holders._machine, seals, alarm)
-            yield holders
-
-    def expect(self, name: str, step: int) -> None:
-        for frame in step_frames(self.plan, name, step, TRAINING_JOB, 1, (self.bucket,)):
-            self.exchanges[name].post(frame.sender, frame.key, frame.size, exact=frame.exact)
-
-    async def reduce(self, name: str, step: int, flat: torch.Tensor) -> float:
-        return await self._reduces[name].run(self.bucket, step, flat)
-
-    async def send(self, sender: str, to: str, key: Key, payload: Bytes, **claims: Any) -> None:
-        """Send a frame of five ones, with the sender's seal, which says what is true but for the `claims`."""
-        seal = b""
-        if key.kind is Kind.REDUCED:
-            seals = FrameSeals(signer_of(claims.get("signer", sender)), 1)
-            digest = claims.get("digest", hashlib.sha256(payload).digest())
-            seal = seals.seal(claims.get("sealed", key), digest, claims.get("squares", 5.0)).signature
-        await self.exchanges[sender].send(to, key, payload, seal)
-
-    async def step(self, flats: list[torch.Tensor], step: int = STEP) -> list[float]:
-        """Reduce in place; the sums of squares that each holder has found."""
-        for name in self.names:
-            self.expect(name, step)
-        squares = await asyncio.gather(
-            *(self.reduce(name, step, flat) for name, flat in zip(self.names, flats, strict=True))
-        )
-        return list(squares)
-
-
-def _answering(exchange: Exchange) -> Callable[[Stream], Any]:
-    async def answer(stream: Stream) -> None:
-        hello = await read_message(stream, Hello)
-        await (exchange.take_pulses(stream) if hello.pulses else exchange.serve(stream))
-
-    return answer
-
-
-async def reduce_all(
-    flats: list[torch.Tensor], codec: CodecName, compute: Compute = inline, parts: tuple[int, ...] = ()
-) -> list[float]:
-    """One all-reduce; what it sends is exactly what it must."""
-    async with Holders.running(len(flats), len(flats[0]), codec, compute, parts) as holders:
-        squares = await holders.step(flats)
-        sizes = [payload_bytes(codec, (high - low,)) for low, high in holders.bucket.parts]
-        owners, others = holders.bucket.reduction.owners, len(flats) - 1
-        for place, (own, exchange) in enumerate(zip(sizes, holders.exchanges.values(), strict=True)):
-            assert not exchange.refused
-            totals = others if place in owners else 0
-            frames = len(owners) - (place in owners) + totals
-            wanted = sum(sizes) - own + totals * own + frames * HEADER_BYTES + totals * SEAL_BYTES
-            assert exchange.bytes_sent == wanted
-        return squares
+from tests.node.holders import CODECS, COUNTS, STEP, Holders, gradients, reduce_all
 
 
 def assert_bit_identical(flats: list[torch.Tensor]) -> None:
@@ -298,45 +164,6 @@ async def test_along_trees_a_number_is_rounded_once_on_the_way_and_once_in_the_t
         assert sent[name] == sum(ups) + sum(downs)
 
 
-async def test_who_hands_on_another_total_than_it_got_is_named_not_the_owner() -> None:
-    """Along a chain "peer1" hands "peer0"'s total on to "peer2"; its seal is not of those bytes."""
-    async with Holders.running(3, 3, trees=((0, 0, 1), (), ()), parts=(WHOLE, 0, 0)) as holders:
-        owner, relay, me = holders.names
-        for name in holders.names:
-            holders.expect(name, STEP)
-        payload = to_bytes(encode(torch.full((3,), 9.0), "fp32"))
-        key = Key(Kind.REDUCED, STEP, 0, 7)
-        await holders.send(relay, me, key, payload, signer=owner, digest=bytes(32), squares=243.0)
-        with pytest.raises(PeerLost) as caught:
-            await holders.reduce(me, STEP, torch.ones(3))
-        assert caught.value.peer == relay
-        assert holders.exchanges[me].refused == {FrameFault.SEAL: 1}
-
-
-async def test_what_the_owner_has_sealed_is_taken_from_who_hands_it_on() -> None:
-    async with Holders.running(3, 3, trees=((0, 0, 1), (), ()), parts=(WHOLE, 0, 0)) as holders:
-        owner, relay, me = holders.names
-        for name in holders.names:
-            holders.expect(name, STEP)
-        payload = to_bytes(encode(torch.full((3,), 9.0), "fp32"))
-        await holders.send(relay, me, Key(Kind.REDUCED, STEP, 0, 7), payload, signer=owner, squares=243.0)
-        flat = torch.ones(3)
-        assert await holders.reduce(me, STEP, flat) == 243.0
-        assert torch.equal(flat, torch.full((3,), 9.0))
-
-
-async def test_a_holder_that_vanishes_on_the_way_is_named() -> None:
-    async with Holders.running(3, 10, trees=((0, 0, 1), (), ()), parts=(WHOLE, 0, 0)) as holders:
-        _, relay, me = holders.names
-        holders.expect(me, STEP)
-        holders.exchanges[me].lose(PeerLost(relay, "closed the stream"))
-        with pytest.raises(PeerLost) as caught:
-            await holders.reduce(me, STEP, torch.ones(10))
-        assert caught.value.peer == relay
-    left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-    assert left == []
-
-
 async def test_who_sums_nothing_takes_no_part_of_its_own() -> None:
     async with Holders.running(2, 10, parts=(WHOLE, 0)) as holders:
         owner, other = holders.names
@@ -418,92 +245,6 @@ async def test_what_int8_leaves_out_of_one_step_comes_with_a_later_one(holders: 
     assert found[5] == pytest.approx(float(true[5]), abs=level)
 
 
-@pytest.mark.parametrize(("value", "faulty"), [(math.nan, 1), (math.inf, 0), (-math.inf, 2)])
-@pytest.mark.parametrize("codec", CODECS)
-async def test_a_holder_whose_gradient_is_not_finite_says_so_and_does_not_send_it(
-    codec: CodecName, value: float, faulty: int
-) -> None:
-    """The mathematics has diverged: it must not look like a fault of that peer."""
-    flats = gradients(3, 9)
-    flats[faulty][4] = value
-    async with Holders.running(3, 9, codec) as holders:
-        name = holders.names[faulty]
-        with pytest.raises(Diverged, match="step 3: a gradient is not finite"):
-            await holders.reduce(name, STEP, flats[faulty])
-        assert holders.exchanges[name].bytes_sent == 0
-
-
-async def test_the_owner_of_a_part_whose_sum_is_not_finite_says_so_and_does_not_send_it() -> None:
-    flats = [torch.full((9,), 3e38) for _ in range(3)]
-    async with Holders.running(3, 9) as holders:
-        with pytest.raises(Diverged, match="step 3: a gradient is not finite"):
-            await holders.step(flats)
-        await settle()
-        assert not any(exchange.refused for exchange in holders.exchanges.values())
-
-
-@pytest.mark.parametrize("value", [math.nan, math.inf])
-@pytest.mark.parametrize("kind", [Kind.PART, Kind.REDUCED])
-@pytest.mark.parametrize("codec", CODECS)
-async def test_a_holder_that_sends_what_is_not_finite_is_lost_and_named(
-    codec: CodecName, kind: Kind, value: float
-) -> None:
-    async with Holders.running(2, 10, codec) as holders:
-        me, liar = holders.names
-        holders.expect(me, STEP)
-        holders.expect(liar, STEP)
-        flat, lie = torch.ones(10), torch.ones(5)
-        lie[2] = value
-        for part in (Kind.PART, Kind.REDUCED):
-            index = 0 if part is Kind.PART else 1
-            payload = to_bytes(encode(lie if part is kind else torch.ones(5), codec))
-            await holders.send(liar, me, Key(part, STEP, index, 7), payload)
-        with pytest.raises(PeerLost) as caught:
-            await holders.reduce(me, STEP, flat)
-        assert caught.value.peer == liar
-        assert "not finite" in str(caught.value)
-        assert holders.exchanges[me].refused == {FrameFault.CONTENT: 1}
-
-
-FALSE_SEALS: list[dict[str, Any]] = [
-    {"digest": bytes(32)},
-    {"squares": 4.0},
-    {"signer": "peer0"},
-    {"sealed": Key(Kind.REDUCED, STEP, 0, 7)},
-    {"sealed": Key(Kind.REDUCED, STEP, 1, 6)},
-    {"sealed": Key(Kind.REDUCED, STEP - 1, 1, 7)},
-]
-
-
-@pytest.mark.parametrize("claims", FALSE_SEALS)
-async def test_a_seal_of_something_else_is_its_senders_fault(claims: dict[str, Any]) -> None:
-    """Other bytes, another signer, another frame, other squares than the bytes have."""
-    async with Holders.running(2, 10) as holders:
-        me, liar = holders.names
-        holders.expect(me, STEP)
-        holders.expect(liar, STEP)
-        for part in (Kind.PART, Kind.REDUCED):
-            index = 0 if part is Kind.PART else 1
-            payload = to_bytes(encode(torch.ones(5), "fp32"))
-            await holders.send(liar, me, Key(part, STEP, index, 7), payload, **claims)
-        with pytest.raises(PeerLost) as caught:
-            await holders.reduce(me, STEP, torch.ones(10))
-        assert caught.value.peer == liar
-        assert "false seal" in str(caught.value)
-        assert holders.exchanges[me].refused == {FrameFault.SEAL: 1}
-
-
-async def test_what_is_sealed_as_it_was_sent_is_taken() -> None:
-    """Else the test above would show nothing."""
-    async with Holders.running(2, 10) as holders:
-        me, other = holders.names
-        holders.expect(me, STEP)
-        holders.expect(other, STEP)
-        for part, index in ((Kind.PART, 0), (Kind.REDUCED, 1)):
-            await holders.send(other, me, Key(part, STEP, index, 7), to_bytes(encode(torch.ones(5), "fp32")))
-        assert await holders.reduce(me, STEP, torch.ones(10)) == 5 * 4.0 + 5 * 1.0
-
-
 @pytest.mark.parametrize("codec", CODECS)
 async def test_all_holders_have_the_same_receipts_in_the_owners_words(codec: CodecName) -> None:
     async with Holders.running(3, 100, codec) as holders:
@@ -517,13 +258,3 @@ async def test_all_holders_have_the_same_receipts_in_the_owners_words(codec: Cod
             key = Key(Kind.REDUCED, STEP, part.index, 7)
             FrameSeals(signer_of("anybody"), 1).check(owner, key, seal, part.squares)
         assert not any(one.take_receipts() for one in holders._reduces.values())
-
-
-async def test_a_holder_that_vanishes_is_named() -> None:
-    async with Holders.running(2, 10) as holders:
-        me, gone = holders.names
-        holders.expect(me, STEP)
-        holders.exchanges[me].lose(PeerLost(gone, "closed the stream"))
-        with pytest.raises(PeerLost) as caught:
-            await holders.reduce(me, STEP, torch.ones(10))
-        assert caught.value.peer == gone
