@@ -172,6 +172,8 @@ async def test_one_flow_each_way_tells_what_a_link_carries_by_the_kernels_counts
 
     async def noted(stream: Stream, kind: Any, *given: Any) -> float:
         made.append(kind)
+        async with asyncio.timeout(1):  # frames of neither end wait
+            await asyncio.gather(ours.free(b.peer_id), theirs.free(a.peer_id))
         return await flow(stream, kind, *given)
 
     monkeypatch.setattr(probe, "_flow", noted)
@@ -185,6 +187,39 @@ async def test_one_flow_each_way_tells_what_a_link_carries_by_the_kernels_counts
     assert link.received_gbps > 10 * link.sent_gbps
     assert theirs.pace(a.peer_id) > 10 * ours.pace(b.peer_id)
     assert made == ["send", "fetch"]
+
+
+@pytest.mark.parametrize("way", ["send", "fetch"])
+async def test_what_training_sends_beside_a_flow_counts_as_the_links(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The flow alone would get half of what the line carries, and say that it has become slow."""
+    monkeypatch.setattr(probe, "LONG_TRIP", 0.0)
+    monkeypatch.setattr(probe, "_throughput", None)
+    caps = TrafficCaps(RateCap(2e6), RateCap())
+    slow, fast = (ALICE, BOB) if way == "send" else (BOB, ALICE)
+    world, passed = World(), 0
+
+    async def swallow(stream: Stream) -> None:
+        while True:
+            await stream.read(1 << 18)
+
+    async with asyncio.timeout(PATIENCE), world.peer(slow, caps=caps) as from_, world.peer(fast) as to:
+        here, there = (from_, to) if way == "send" else (to, from_)
+        await there.serve(probe.PROBE, lambda stream: probe.answer(stream, UplinkPacer()))
+        await to.serve("frames", swallow)
+        frames = await from_.open(to.peer_id, "frames")
+
+        async def send() -> None:
+            nonlocal passed
+            while True:
+                await frames.write(bytes(1 << 18))
+                passed += 1 << 18
+
+        sending = asyncio.create_task(send())
+        link = await probe.probe(here, there.peer_id, UplinkPacer(), quick=True)
+        sending.cancel()
+        await asyncio.wait({sending})
+    assert (link.sent_gbps if way == "send" else link.received_gbps) == pytest.approx(caps.up.gbps, rel=0.25)
+    assert passed >= 1 << 18
 
 
 @pytest.mark.parametrize(("way", "streams"), [("direct", 4), ("punched", 1), ("relayed", 1)])

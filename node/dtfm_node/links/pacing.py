@@ -1,5 +1,6 @@
 """Order and pace of what uses this machine's line: frames that somebody's compute waits for first, bulk when none is
-under way, neither over a link that is being measured, and all of them hardly faster than their link can carry.
+under way, neither over a link whose measurement they would spoil, and all of them hardly faster than their link can
+carry.
 
 TCP by itself sends faster and faster until a queue on the way is full and loses packets. Where both ends do so at once,
 as in an all-reduce, each one's acknowledgements wait in the queue that the other has filled, and half a world apart a

@@ -48,6 +48,9 @@ MOST_SECONDS = 3600.0
 """That somebody may say to have waited."""
 _ECHO = b"dtfmecho"
 
+Carried = Callable[[str], tuple[int, int]]
+"""Function that returns the bytes that have got to a peer, and come from there, as `DataPlane.carried`."""
+
 
 class ProbeRequest(Message):
     """Request that opens one measurement on a probe stream."""
@@ -63,6 +66,8 @@ class ProbeRequest(Message):
     gbps: Annotated[float, Field(ge=0, le=1e6)] = 0.0
     round_trip: Annotated[float, Field(ge=0, le=MOST_SECONDS)] = 0.0
     """Seconds of a round trip, as found by the asking peer."""
+    beside: bool = False
+    """Whether frames of the asked peer need not wait for it: the asking one counts them."""
 
 
 class Swallowed(Message):
@@ -96,7 +101,7 @@ class _OtherTraffic:
 
 
 async def probe(plane: DataPlane, peer: str, uplink: UplinkPacer, *, quick: bool = False) -> Link:
-    """Measure the link to `peer`, which no frame uses meanwhile.
+    """Measure the link to `peer`. Frames wait meanwhile at both ends, but where the kernel counts what they take.
 
     Args:
         quick: whether rates within a tenth or two are wanted soon.
@@ -105,16 +110,17 @@ async def probe(plane: DataPlane, peer: str, uplink: UplinkPacer, *, quick: bool
         ConnectionError: the peer cannot be reached, or vanished.
     """
     async with contextlib.AsyncExitStack() as stack:
-        stack.enter_context(uplink.measuring(peer))
         is_direct = plane.way(peer) in {None, "direct"}  # over relays, and through holes, each stream takes long
         stream, *flows = await _opened(plane, (peer,) * (1 + FLOW_STREAMS if quick and is_direct else 1), stack)
         known = uplink.round_trip(peer, stream.way)
         told = _told_round_trip(stream, known) if quick else None
-        round_trip = await _round_trip(stream, known) if told is None else told
-        least = round_trip if known is None else min(round_trip, known)
         if told is not None and flows and _is_counted(stream):
-            (sent, received), is_least = await _flows(flows, least), False
+            round_trip, is_least = told, False
+            sent, received = await _flows(flows, told if known is None else min(told, known), plane.carried)
         else:
+            stack.enter_context(uplink.measuring(peer))
+            round_trip = await _round_trip(stream, known) if told is None else told
+            least = round_trip if known is None else min(round_trip, known)
             ways: tuple[Literal["send", "fetch"], ...] = ("send", "fetch")
             (sent, sent_least), (received, received_least) = [
                 await _throughput(stream, way, least, uplink, again=known is not None, quick=quick) for way in ways
@@ -181,11 +187,15 @@ def _bounded(size: float) -> int:
 
 
 async def answer(stream: Stream, uplink: UplinkPacer) -> None:
-    """Answer the requests of a peer that measures, until its stream ends."""
-    poured = 0
-    with uplink.measuring(stream.peer):
+    """Answer the requests of a peer that measures, until its stream ends. From the first for which frames must wait on,
+    they do."""
+    poured, holds = 0, False
+    with contextlib.ExitStack() as stack:
         while True:
             request = await read_message(stream, ProbeRequest)
+            if not (holds or request.beside or request.kind == "found"):
+                stack.enter_context(uplink.measuring(stream.peer))
+                holds = True
             if request.kind == "echo":
                 for _ in range(min(request.size, MORE_ECHOES)):
                     await stream.write(await stream.read(len(_ECHO)))
@@ -211,25 +221,26 @@ def _is_counted(stream: Stream) -> bool:
     return told is not None and told.delivered > 0 and told.received > 0
 
 
-async def _flows(streams: Sequence[Stream], round_trip: float) -> tuple[float, float]:
+async def _flows(streams: Sequence[Stream], round_trip: float, carried: Carried) -> tuple[float, float]:
     """Return the Gbit/s to and from a peer, by one flow each way, the second after the first: at once each would hold
-    up the other's acknowledgements.
+    up the other's acknowledgements. What else streams carry between the two counts: it is on the same link.
 
     Args:
         streams: `FLOW_STREAMS` of them to the peer, of no use afterwards.
+        carried: as `DataPlane.carried`.
     """
     there, back, beside = streams
     queues = [0.0]
 
     async def look() -> None:
         while True:
-            await write_message(beside, ProbeRequest(kind="echo", size=1))
+            await write_message(beside, ProbeRequest(kind="echo", size=1, beside=True))
             queues.append(await _echo(beside) - round_trip)
 
-    sent = await _flow(there, "send", round_trip, there.queued)
+    sent = await _flow(there, "send", round_trip, there.queued, carried)
     looking = asyncio.create_task(look())
     try:
-        received = await _flow(back, "fetch", round_trip, lambda: queues[-1])
+        received = await _flow(back, "fetch", round_trip, lambda: queues[-1], carried)
     finally:
         looking.cancel()
         await asyncio.gather(looking, return_exceptions=True)
@@ -253,11 +264,18 @@ async def _opened(plane: DataPlane, peers: Collection[str], stack: contextlib.As
 
 
 async def _flow(
-    stream: Stream, kind: Literal["send", "fetch"], round_trip: float, queued: Callable[[], float | None]
+    stream: Stream,
+    kind: Literal["send", "fetch"],
+    round_trip: float,
+    queued: Callable[[], float | None],
+    carried: Carried,
 ) -> float:
-    """Return the bytes a second of a flow that is as fast as TCP lets it be, as this end's kernel counts them."""
+    """Return the bytes a second of a flow that is as fast as TCP lets it be, and of all beside it with the same peer,
+    as this end's kernel counts them."""
     rate, begun, before, passed = SteadyRate(round_trip), time.perf_counter(), stream.progress(), 0
-    await write_message(stream, ProbeRequest(kind=kind, size=FLOW_BYTES))
+    place = 0 if kind == "send" else 1
+    others = carried(stream.peer)[place]
+    await write_message(stream, ProbeRequest(kind=kind, size=FLOW_BYTES, beside=True))
     moving = asyncio.create_task(_pour(stream, FLOW_BYTES) if kind == "send" else _drain(stream, FLOW_BYTES))
     try:
         while rate.rate is None and not moving.done():
@@ -265,7 +283,8 @@ async def _flow(
             told = stream.progress()
             if told is None or before is None:
                 break
-            passed = told.delivered - before.delivered if kind == "send" else told.received - before.received
+            own = told.delivered - before.delivered if kind == "send" else told.received - before.received
+            passed = max(passed, own, carried(stream.peer)[place] - others)  # what a stream carried that ended is gone
             rate.came(time.perf_counter() - begun, passed, queued())
         if moving.done():
             moving.result()

@@ -142,6 +142,10 @@ class DirectDataPlane:
         """Return when bytes of `peer` came last over a direct stream that is open, as `DataPlane.heard`."""
         return self._connections.heard(peer)
 
+    def carried(self, peer: str) -> tuple[int, int]:
+        """Return what direct streams with `peer` that are open have carried, as `DataPlane.carried`."""
+        return self._connections.carried(peer)
+
     async def open(self, peer: str, service: str) -> Stream:
         """Open a stream to a service of `peer` by the best way that is known, as `DataPlane.open`."""
         ways: dict[Move, Callable[[str, str], Awaitable[Stream]]] = {

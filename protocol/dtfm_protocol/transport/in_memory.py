@@ -211,6 +211,10 @@ class MemoryDataPlane:
         """Return minus infinity: nobody takes note of it. As `DataPlane.heard`."""
         return -math.inf
 
+    def carried(self, peer: str) -> tuple[int, int]:
+        """Return 0 and 0: memory has no line. As `DataPlane.carried`."""
+        return 0, 0
+
     async def open(self, peer: str, service: str) -> MemoryStream:
         """Open a stream to a service of `peer`, as `DataPlane.open`."""
         here = self._network.open(self.peer_id, peer, service)

@@ -215,6 +215,10 @@ class LibP2PDataPlane:
         """Return minus infinity: the daemon does not say. As `DataPlane.heard`."""
         return -math.inf
 
+    def carried(self, peer: str) -> tuple[int, int]:
+        """Return 0 and 0: the sockets are the daemon's. As `DataPlane.carried`."""
+        return 0, 0
+
     async def open(self, peer: str, service: str) -> MemberStream:
         """Open a stream to a service of `peer`, as `DataPlane.open`."""
         stream = await self.streams.opened(*await self._open(peer, self._name_service(service)))

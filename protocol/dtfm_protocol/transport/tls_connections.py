@@ -265,6 +265,11 @@ class TlsConnections:
         """Return when bytes of `peer` came last over a stream that is open, on the clock of `time.monotonic`."""
         return max((stream.heard for stream in self._streams if stream.peer == peer), default=-math.inf)
 
+    def carried(self, peer: str) -> tuple[int, int]:
+        """Return the bytes that have got to `peer`, and that have come from there, as `DataPlane.carried`."""
+        told = [progress for stream in self._streams if stream.peer == peer and (progress := stream.progress())]
+        return sum(one.delivered for one in told), sum(one.received for one in told)
+
 
 def _door_limits(limits: DirectLimits) -> DoorLimits:
     return DoorLimits(

@@ -104,6 +104,10 @@ class DataPlane(Protocol):
     def heard(self, peer: str) -> float:
         """Return when bytes of `peer` came last, on the clock of `time.monotonic`; minus infinity: not known."""
 
+    def carried(self, peer: str) -> tuple[int, int]:
+        """Return the bytes that have got to `peer`, and that have come from there, over all streams with it that are
+        open, as the kernel counts them; 0 where it does not."""
+
     async def open(self, peer: str, service: str) -> Stream:
         """Open a stream to a service of `peer`.
 
