@@ -62,7 +62,7 @@ def test_a_peers_seconds_add_up_to_the_step(schedule: str) -> None:
         assert peer.micro_batches == 2
         assert peer.memory_there == 1e9
         assert peer.memory_needed == memory_needed(of, DEMAND)[peer.peer]
-    assert told.stages[0].peers[0].memory_needed == DEMAND.memory_bytes(0, 2, 2)
+    assert told.stages[0].peers[0].memory_needed == DEMAND.memory_bytes(0, 2, 2, reduced="fp32")
 
 
 def test_a_stage_that_recomputes_is_told_and_needs_less_memory_and_more_time() -> None:
