@@ -8,6 +8,7 @@ listen (`Endpoint`). Two that meet over a relay, and cannot connect, try to open
 
 import asyncio
 import contextlib
+import math
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 
@@ -140,7 +141,7 @@ class DirectDataPlane:
 
     def heard(self, peer: str) -> float:
         """Return when bytes of `peer` came last over a direct stream that is open, as `DataPlane.heard`."""
-        return self._connections.heard(peer)
+        return max((stream.heard for stream in self._connections.streams_with(peer)), default=-math.inf)
 
     def carried(self, peer: str) -> tuple[int, int]:
         """Return what direct streams with `peer` that are open have carried, as `DataPlane.carried`."""

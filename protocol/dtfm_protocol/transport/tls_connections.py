@@ -6,7 +6,6 @@ and prove the keys in them before a word is said, and then agree on the service 
 
 import asyncio
 import contextlib
-import math
 import socket
 import ssl
 from collections import Counter
@@ -92,11 +91,9 @@ class TlsConnections:
         """
         self.dials, self._caps = dials, caps
         self.trust = Trust(identity, admission)
-        self.limits = limits
-        self._admission = admission
-        self._listener = listener
+        self.limits, self._admission = limits, admission
+        self._listener, self._handlers = listener, handlers
         self._door = FrontDoor(listener, _door_limits(limits), self._take)
-        self._handlers = handlers
         self._staging = memoryview(bytearray(PIECE_BYTES))  # used between two awaits only, so one does for all streams
         self._streams: set[TlsStream] = set()
         self._taken: Counter[str] = Counter()
@@ -238,15 +235,23 @@ class TlsConnections:
 
     def _part(self) -> None:
         """End the streams of all who are members no more."""
-        for stream in list(self._streams):
-            if stream.peer and not self._admission.is_member(stream.peer):
-                stream.abort()
+        for peer in {stream.peer for stream in self._streams}:
+            if peer and not self._admission.is_member(peer):
+                self._part_from(peer)
 
     def _part_from(self, peer: str) -> None:
         """End the streams with one peer."""
-        for stream in list(self._streams):
-            if stream.peer == peer:
-                stream.abort()
+        for stream in self.streams_with(peer):
+            stream.abort()
+
+    def streams_with(self, peer: str) -> list[TlsStream]:
+        """Return the streams with one peer that are open."""
+        return [stream for stream in self._streams if stream.peer == peer]
+
+    def carried(self, peer: str) -> tuple[int, int]:
+        """Return the bytes that have got to `peer`, and that have come from there, as `DataPlane.carried`."""
+        told = [progress for stream in self.streams_with(peer) if (progress := stream.progress())]
+        return sum(one.delivered for one in told), sum(one.received for one in told)
 
     def _stream(
         self, connection: socket.socket, context: ssl.SSLContext, *, server_side: bool, way: Way = "direct"
@@ -260,15 +265,6 @@ class TlsConnections:
         )
         self._streams.add(stream)
         return stream
-
-    def heard(self, peer: str) -> float:
-        """Return when bytes of `peer` came last over a stream that is open, on the clock of `time.monotonic`."""
-        return max((stream.heard for stream in self._streams if stream.peer == peer), default=-math.inf)
-
-    def carried(self, peer: str) -> tuple[int, int]:
-        """Return the bytes that have got to `peer`, and that have come from there, as `DataPlane.carried`."""
-        told = [progress for stream in self._streams if stream.peer == peer and (progress := stream.progress())]
-        return sum(one.delivered for one in told), sum(one.received for one in told)
 
 
 def _door_limits(limits: DirectLimits) -> DoorLimits:
