@@ -220,6 +220,16 @@ def test_a_byte_too_few_makes_a_stage_recompute() -> None:
     assert anew - without == pytest.approx(8 * 6 * 0.25)
 
 
+@pytest.mark.parametrize("layer", [1000, 1_000_000, 10_000_000], ids=["small", "nearly all", "a part"])
+def test_a_byte_too_few_for_what_replicas_reduce_makes_them_recompute(layer: int) -> None:
+    """Whether all of their gradients may be under way at a time, or a part."""
+    demand = replace(SHORT, layer_parameters=(layer,) * 12)
+    exact = demand.memory_bytes(0, 12, 1, reduced="fp32")
+    for missing, recompute in ((0, ()), (1, (0,))):
+        problem = posed([1.0, 1.0], demand=demand, memory=[exact - missing] * 2, schedule="1f1b")
+        assert laid_out(problem, [[0, 1]]).recomputed(problem) == recompute
+
+
 def test_what_a_stage_that_recomputes_keeps() -> None:
     kept = SHORT.memory_bytes(0, 6, 3)
     shared = 2 * 4 * 300  # first and last stage have buckets of what they share under way, both ways

@@ -10,9 +10,7 @@ from dtfm_node.links import probe, rate_search
 from dtfm_node.links.pacing import HEADROOM, UplinkPacer
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.transport.in_memory import MemoryDataPlane, MemoryNetwork, MemoryStream
-from dtfm_protocol.transport.rate_cap import RateCap, TrafficCaps
 from dtfm_protocol.wire.stream import Bytes, BytesOnTheWay, Stream, StreamClosed, Unreachable, write_message
-from tests.protocol.direct_planes import ALICE, BOB, PATIENCE, World
 
 
 class Clock:
@@ -160,66 +158,6 @@ async def test_where_somebody_waits_the_kernel_tells_the_round_trip_of_a_far_lin
         assert ("echo" not in asked) == (quick and is_believed)
         assert link.round_trip_ms == pytest.approx(told * 1e3 if quick and is_believed else 100.0, rel=0.1)
         uplink = UplinkPacer() if before is None else known(before)
-
-
-async def test_one_flow_each_way_tells_what_a_link_carries_by_the_kernels_counts(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """On this machine links have no delay, and only what a peer allows itself to send limits one."""
-    monkeypatch.setattr(probe, "LONG_TRIP", 0.0)
-    monkeypatch.setattr(probe, "_throughput", None)
-    flow, made = probe._flow, list[str]()
-
-    async def noted(stream: Stream, kind: Any, *given: Any) -> float:
-        made.append(kind)
-        async with asyncio.timeout(1):  # frames of neither end wait
-            await asyncio.gather(ours.free(b.peer_id), theirs.free(a.peer_id))
-        return await flow(stream, kind, *given)
-
-    monkeypatch.setattr(probe, "_flow", noted)
-    world, ours, theirs, caps = World(), UplinkPacer(), UplinkPacer(), TrafficCaps(RateCap(2e6), RateCap())
-    async with asyncio.timeout(PATIENCE), world.peer(ALICE, caps=caps) as a, world.peer(BOB) as b:
-        await b.serve(probe.PROBE, lambda stream: probe.answer(stream, theirs))
-        link = await probe.probe(a, b.peer_id, ours, quick=True)
-        while theirs.round_trip(a.peer_id, "direct") is None:  # noqa: ASYNC110 - it is on its way
-            await asyncio.sleep(0.01)
-    assert link.sent_gbps == pytest.approx(caps.up.gbps, rel=0.2)
-    assert link.received_gbps > 10 * link.sent_gbps
-    assert theirs.pace(a.peer_id) > 10 * ours.pace(b.peer_id)
-    assert made == ["send", "fetch"]
-
-
-@pytest.mark.parametrize("way", ["send", "fetch"])
-async def test_what_training_sends_beside_a_flow_counts_as_the_links(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The flow alone would get half of what the line carries, and say that it has become slow."""
-    monkeypatch.setattr(probe, "LONG_TRIP", 0.0)
-    monkeypatch.setattr(probe, "_throughput", None)
-    caps = TrafficCaps(RateCap(2e6), RateCap())
-    slow, fast = (ALICE, BOB) if way == "send" else (BOB, ALICE)
-    world, passed = World(), 0
-
-    async def swallow(stream: Stream) -> None:
-        while True:
-            await stream.read(1 << 18)
-
-    async with asyncio.timeout(PATIENCE), world.peer(slow, caps=caps) as from_, world.peer(fast) as to:
-        here, there = (from_, to) if way == "send" else (to, from_)
-        await there.serve(probe.PROBE, lambda stream: probe.answer(stream, UplinkPacer()))
-        await to.serve("frames", swallow)
-        frames = await from_.open(to.peer_id, "frames")
-
-        async def send() -> None:
-            nonlocal passed
-            while True:
-                await frames.write(bytes(1 << 18))
-                passed += 1 << 18
-
-        sending = asyncio.create_task(send())
-        link = await probe.probe(here, there.peer_id, UplinkPacer(), quick=True)
-        sending.cancel()
-        await asyncio.wait({sending})
-    assert (link.sent_gbps if way == "send" else link.received_gbps) == pytest.approx(caps.up.gbps, rel=0.25)
-    assert passed >= 1 << 18
 
 
 @pytest.mark.parametrize(("way", "streams"), [("direct", 4), ("punched", 1), ("relayed", 1)])
