@@ -13,6 +13,7 @@ from dtfm_coordinator.links.link_degradation import (
     SECONDS,
     SLOWER,
     STEPS,
+    WARM_SECONDS,
     WARM_STEPS,
     LinkDegradation,
     Pair,
@@ -408,7 +409,7 @@ def test_no_link_fails_or_is_suspected_in_a_plans_first_steps() -> None:
     """Connections are new, and send slowly at first."""
     world = World(ab=1.0)
     for step in range(10, 10 + WARM_STEPS):
-        world.now += SECONDS
+        world.now += WARM_SECONDS / 3
         world.watch.reported("b", 2, step, {"a": 0.1})
         under_way(world, plan=2, ab=0.1)
         assert world.suspects() == NONE
@@ -417,6 +418,24 @@ def test_no_link_fails_or_is_suspected_in_a_plans_first_steps() -> None:
     world.watch.reported("b", 2, 10 + WARM_STEPS, {"a": 0.1})
     under_way(world, plan=2, ab=0.1)
     assert world.suspects() == {AB}
+    assert failing(world) == {AB}
+
+
+def test_where_steps_are_long_a_link_fails_in_the_second_one_and_is_not_suspected_for_the_first() -> None:
+    world = World(ab=1.0)
+    under_way(world, plan=2, ab=0.1)
+    world.now += 10 * WARM_SECONDS
+    under_way(world, plan=2, ab=0.1)
+    assert failing(world) == set(), "state may still be on its way"
+    world.watch.reported("b", 2, 10, {"a": 0.1})
+    under_way(world, plan=2, ab=0.1)
+    assert failing(world) == {AB}
+    assert world.suspects() == NONE
+    world.watch.reported("b", 3, 11, {"a": 0.1})
+    world.now += 0.9 * WARM_SECONDS
+    under_way(world, plan=3, ab=0.1)
+    assert failing(world) == set(), "a plan's seconds begin anew"
+    world.now += 0.2 * WARM_SECONDS
     assert failing(world) == {AB}
 
 

@@ -22,6 +22,8 @@ SECONDS = 10.0
 moment."""
 WARM_STEPS = 2
 """Number of a plan's first steps in which no link counts as slow: connections are new, and send slowly at first."""
+WARM_SECONDS = 10.0
+"""Seconds of a plan after which frames under way count all the same, once a step of it is over: steps may be long."""
 FRESH_SECONDS = 3.0
 """Age of the newest report by which a link counts as slow while frames are under way: some of a peer's reports."""
 APART_SECONDS = 0.25
@@ -92,6 +94,12 @@ class LinkDegradation:
         """Whether the plan's first steps are over."""
         return self._steps is not None and self._steps[1] - self._steps[0] >= WARM_STEPS
 
+    @property
+    def _is_under_way(self) -> bool:
+        """Whether the plan has gone on for long enough for frames under way to count. All of its connections have been
+        used by the end of its first step, and no peer fetches state any more."""
+        return self._is_warm or (self._steps is not None and self._clock() >= self._began + WARM_SECONDS)
+
     def sending(self, sender: str, plan: int, gbps: Mapping[str, float]) -> None:
         """Take the Gbit/s at which frames are going from `sender` under plan `plan`, by receiver."""
         if plan < self._plan:
@@ -111,7 +119,7 @@ class LinkDegradation:
         Args:
             known: returns the Gbit/s of a link as it was measured; None: it was not.
         """
-        if not self._is_warm:
+        if not self._is_under_way:
             return {}
         since = self._clock() - FRESH_SECONDS
         busy = {pair: rate for pair, (at, rate) in self._sending.items() if at >= since}
