@@ -1,9 +1,11 @@
 """Trees of the all-reduces: any shape brings everybody's sum to its owner, and what is chosen is never slower."""
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from dtfm_coordinator.allocator.all_reduces.chosen_trees import WORTH, with_trees
+from dtfm_coordinator.allocator.all_reduces.least_reduction import least_seconds
 from dtfm_coordinator.allocator.all_reduces.tree_search import annealed
 from dtfm_coordinator.allocator.all_reduces.tree_shapes import direct, ring, shapes, two_levels
 from dtfm_coordinator.allocator.allocate import allocate
@@ -120,6 +122,32 @@ def test_a_search_keeps_its_start_where_nothing_is_better_and_repeats() -> None:
     assert found(3) == found(3)
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_no_trees_are_faster_than_the_links_allow(seed: int) -> None:
+    count = 2 + seed % 7
+    links = Links.of(drawn_view(count, seed))
+    rng = np.random.default_rng(seed)
+    for trees in (direct(count), *shapes(links.alpha, links.beta, 1e7), *([] if count == 2 else [_drawn(count, seed)])):
+        shares = rng.dirichlet(np.full(count, 0.5))
+        alone = np.ones((1, count), dtype=bool)
+        begun = np.zeros((1, count, 1))
+        cuts = Cuts(alone, np.array([1]), np.array([[1e7]]), np.array([1]), shares[None], begun)
+        no_limit = np.full(count, np.inf)
+        lines = Lines(links.alpha, links.beta, no_limit, no_limit, np.zeros((count, count)))
+        took = float(reduced_at(lines, cuts, trees, 1.0).max())
+        assert took >= (1 - 1e-9) * least_seconds(links.alpha, links.beta, 1e7)
+
+
+def _drawn(count: int, seed: int) -> npt.NDArray[np.int64]:
+    return np.array([tree or (owner,) * count for owner, tree in enumerate(drawn_trees(count, seed))])
+
+
+@pytest.mark.parametrize("count", [2, 5, 8])
+def test_over_equal_links_nothing_is_faster_than_equal_parts_straight_to_who_sums(count: int) -> None:
+    alpha, beta = np.zeros((count, count)), np.full((count, count), 1e6)
+    assert least_seconds(alpha, beta, 1e7) == pytest.approx(2 * 1e7 / count / 1e6)
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_a_step_with_trees_is_never_slower(seed: int) -> None:
     view = drawn_view(4 + seed, seed, gbps=0.05)
@@ -141,6 +169,46 @@ def test_what_a_slow_link_would_carry_goes_around_it() -> None:
     (one,) = reductions(found, tied=False)
     assert cost.data_parallel < 0.5 * before.data_parallel
     assert all(one.parent(owner, 0) != 1 and one.parent(owner, 1) != 0 for owner in one.owners if owner > 1)
+
+
+def test_stages_whose_reductions_take_equally_long_have_trees_together() -> None:
+    """One that is faster makes no step shorter."""
+    view = far_apart(8, slow=0.1)
+    rates = view.bandwidth_gbps.copy()
+    rates[4, 5] = rates[5, 4] = 0.1
+    view = View(nodes=view.nodes, latency_ms=view.latency_ms, bandwidth_gbps=rates)
+    half = DEMAND.layers // 2
+    stages = ((0, half), (half, DEMAND.layers))
+    routes = tuple((f"p{number}", f"p{4 + number}") for number in range(4))
+    plan, work = Plan(stages=stages, routes=routes), Workload(DEMAND, 4, Planning(schedule="1f1b"))
+    before = predict(view, work, plan).cost
+    found, cost = with_trees(view, work, plan, before)
+    assert found.trees is not None
+    assert all(found.trees.stages)
+    assert cost.data_parallel < 0.7 * before.data_parallel
+    for stage in range(2):
+        one_only = found.trees.model_copy(
+            update={
+                "stages": tuple(trees if number == stage else () for number, trees in enumerate(found.trees.stages))
+            }
+        )
+        took = predict(view, work, found.model_copy(update={"trees": one_only})).cost
+        assert took.total > cost.total
+
+
+def test_a_stage_that_no_step_waits_for_has_no_trees() -> None:
+    """The other one's slow link is slower by far."""
+    view = far_apart(8, slow=0.02)
+    rates = view.bandwidth_gbps.copy()
+    rates[4, 5] = rates[5, 4] = 0.5
+    view = View(nodes=view.nodes, latency_ms=view.latency_ms, bandwidth_gbps=rates)
+    half = DEMAND.layers // 2
+    routes = tuple((f"p{number}", f"p{4 + number}") for number in range(4))
+    plan = Plan(stages=((0, half), (half, DEMAND.layers)), routes=routes)
+    work = Workload(DEMAND, 4, Planning(schedule="1f1b"))
+    found, _ = with_trees(view, work, plan, predict(view, work, plan).cost)
+    assert found.trees is not None
+    assert [bool(trees) for trees in found.trees.stages] == [True, False]
 
 
 def test_where_lines_are_shared_parts_go_directly() -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dtfm_coordinator.allocator.all_reduces.chosen_trees import with_trees
-from dtfm_coordinator.allocator.all_reduces.sized_parts import by_links, shortest, sizings, slot_parts
+from dtfm_coordinator.allocator.all_reduces.sized_parts import by_links, may_be_sized, shortest, sizings, slot_parts
 from dtfm_coordinator.allocator.all_reduces.tree_search import compile_search
 from dtfm_coordinator.allocator.best_changes import best_changes
 from dtfm_coordinator.allocator.coarse_boundaries import (
@@ -29,6 +29,7 @@ from dtfm_coordinator.allocator.coarse_boundaries import (
 from dtfm_coordinator.allocator.foundations.compiled import compiling
 from dtfm_coordinator.allocator.foundations.search_budget import CUT_SHORT, DEFAULT_SEARCH_SECONDS, Budget
 from dtfm_coordinator.allocator.foundations.shapes import Shape, feasible_shapes, shape_words
+from dtfm_coordinator.allocator.foundations.side_by_side import all_cores
 from dtfm_coordinator.allocator.paced_plan import most_kept, paced, tightened
 from dtfm_coordinator.allocator.plan_in_force import InForce
 from dtfm_coordinator.allocator.problem.model_demand import ModelDemand
@@ -65,6 +66,10 @@ ANEW = 0.25
 """Part of a search's time that one takes which begins with what another has found on about the same view."""
 LONGEST_SEARCH_SECONDS = 10.0
 """Of a search without limits on many peers and micro-batches; small ones take `DEFAULT_SEARCH_SECONDS`."""
+SEARCHED = 0.25
+"""Of a step: so long a search without limits takes at least, for it is the first of many."""
+GUESSES = 4
+"""Number of shapes of which a placement each is looked at to guess a step."""
 EXHAUSTIVE = 600_000
 """Number of placements, at most, that an exhaustive search looks at: about a minute of it."""
 
@@ -83,12 +88,13 @@ def allocate(
     clock: Callable[[], float] = time.monotonic,
     say: Callable[[str], object] = lambda line: None,
     stop: Callable[[], bool] = lambda: False,
+    cores: int | None = None,
 ) -> Plan:
     """Return the plan of a job on a swarm with the shortest predicted step.
 
     Args:
     seed: seed of the search's own random numbers.
-    budget: seconds of search; about one where neither limit is given, and up to ten for large swarms and steps.
+    budget: seconds of search; about one where neither limit is given, and up to ten for large swarms and long steps.
     evaluations: layouts that the search may look at. Without `budget`, the same arguments give the same plan,
     `seconds` and `history` apart. Of both, `COARSE` more is taken where boundaries may be coarse.
     available: the peers that may take part, all of the view's unless given; the others stay idle.
@@ -102,6 +108,7 @@ def allocate(
     follow speeds), to compare with. Shares and layers are chosen in the same way in all.
     say: told that the search is being compiled, if it is.
     stop: whether to end now with the best plan so far, whose reason says so.
+    cores: number of this machine's cores to search on; all unless given, and one where `evaluations` are.
 
     Raises:
     NotEnoughNodes: what the owner fixes needs more nodes.
@@ -115,8 +122,9 @@ def allocate(
     problems = [pose(view, work, peers, schedule, paced=open_pace) for schedule in work.schedules]
     compile_now(say)  # after all that can be refused has been: it may take a minute
     if budget is None and evaluations is None:
-        budget = search_seconds(len(peers), work.micro_batches) * (1.0 if begun is None else ANEW)
-    limits = Budget(budget, evaluations, clock, stop)
+        budget = search_seconds(len(peers), work.micro_batches, _first_guess(problems[0], shapes))
+        budget *= 1.0 if begun is None else ANEW
+    limits = Budget(budget, evaluations, clock, stop, cores=cores or (all_cores() if evaluations is None else 1))
     old = InForce.of(view, work, problems[0], peers, in_force)
     begun_with = None if begun is None else Layout.of_plan(begun, peers)
     seeds = [layout for layout in (old.layout, begun_with) if layout is not None]
@@ -124,11 +132,8 @@ def allocate(
     for problem, end in _turns(work, problems, algorithm):
         limits.until = end
         searches.append(_searched(work, problem, shapes, old, seeds, limits, seed, algorithm, searches))
-    finalists = [
-        finalist
-        for number, problem in enumerate(problems)
-        for finalist in _finalists(view, work, peers, problem, searches[number :: len(problems)])
-    ]
+    by_problem = [searches[number :: len(problems)] for number in range(len(problems))]
+    finalists = _finalists(view, work, peers, list(zip(problems, by_problem, strict=True)), old)
     if not finalists:
         raise UserError(why_no_plan(work, problems[0], shapes, any(search.fitted for search in searches)))
     limits.until += CHANGED
@@ -160,10 +165,25 @@ def allocate(
     )
 
 
-def search_seconds(peers: int, micro_batches: int) -> float:
+def search_seconds(peers: int, micro_batches: int, step: float) -> float:
     """Return the seconds that a search without limits takes on so many peers, for so many micro-batches of a step, by
-    one wire over all boundaries."""
-    return min(LONGEST_SEARCH_SECONDS, DEFAULT_SEARCH_SECONDS * max(1.0, peers * micro_batches / 4096))
+    one wire over all boundaries.
+
+    Args:
+        step: seconds that a step is about to take; 0: not known.
+    """
+    needed = DEFAULT_SEARCH_SECONDS * max(1.0, peers * micro_batches / 4096)
+    return min(LONGEST_SEARCH_SECONDS, max(needed, SEARCHED * step))
+
+
+def _first_guess(problem: Problem, shapes: tuple[Shape, ...]) -> float:
+    """Return the seconds of a step under the best of a few placements that are made without a search; 0: none fits."""
+    near, found = near_by_message(problem), []
+    for shape in ranked(shapes, problem)[:GUESSES]:
+        layout = Layout.of(problem, next(starts(problem, near, shape, False)))
+        found += [layout.cost(problem).total] if layout is not None else []
+    best = min(found, default=np.inf)
+    return best if np.isfinite(best) else 0.0
 
 
 def compile_now(say: Callable[[str], object] = lambda line: None) -> None:
@@ -257,41 +277,62 @@ class _Finalist:
 
 
 def _finalists(
-    view: View, work: Workload, peers: tuple[str, ...], posed: Problem, searches: list[Evolution]
+    view: View, work: Workload, peers: tuple[str, ...], searched: list[tuple[Problem, list[Evolution]]], old: InForce
 ) -> list[_Finalist]:
-    """Return the best layouts of the searches under one schedule, simulated exactly where that does not take too long.
+    """Return the best layouts of the searches under each schedule, simulated exactly where that does not take too long.
 
     Where they have a pace, they come without one first.
 
     Args:
-        posed: with the job's wire over all boundaries.
+        searched: each schedule's problem, with the job's wire over all boundaries, and its searches.
     """
-    best = list(dict.fromkeys(layout for search in searches for layout in search.finalists(FINALISTS)))
-    tries = [(layout, posed) for layout in best]
-    if posed.paced:
-        plain = posed._replace(paced=False)
-        bare = dict.fromkeys(replace(layout, ahead=()) for layout in best)
-        tries = [(layout, plain) for layout in bare if layout.fits(plain)] + tries
-    made = [_over_best_wires(view, work, peers, problem, layout) for layout, problem in tries]
-    return [one for one in made if np.isfinite(one.cost.total)]
+    tries = list[tuple[Layout, Problem]]()
+    for posed, searches in searched:
+        best = list(dict.fromkeys(layout for search in searches for layout in search.finalists(FINALISTS)))
+        if posed.paced:
+            plain = posed._replace(paced=False)
+            bare = dict.fromkeys(replace(layout, ahead=()) for layout in best)
+            tries += [(layout, plain) for layout in bare if layout.fits(plain)]
+        tries += [(layout, posed) for layout in best]
+    made, least = dict[int, _Finalist](), np.inf
+    for number in sorted(range(len(tries)), key=lambda one: tries[one][0].cost(tries[one][1]).total):
+        layout, problem = tries[number]
+        moving = old.moving(layout) / old.horizon
+        made[number] = _over_best_wires(view, work, peers, problem, layout, least - moving)
+        least = min(least, _whole(made[number], old))
+    return [made[number] for number in range(len(tries)) if np.isfinite(made[number].cost.total)]
 
 
-def _over_best_wires(view: View, work: Workload, peers: tuple[str, ...], problem: Problem, layout: Layout) -> _Finalist:
+def _over_best_wires(
+    view: View, work: Workload, peers: tuple[str, ...], problem: Problem, layout: Layout, least: float
+) -> _Finalist:
     """Return a layout as a plan, with boundaries in a coarser wire where the job wants that and each is worth it."""
     tries = ((), *wires_to_try(work, problem, layout))
-    return min((_made(view, work, peers, problem, layout, wires) for wires in tries), key=lambda one: one.weighed)
+    made = (_made(view, work, peers, problem, layout, wires, least) for wires in tries)
+    return min(made, key=lambda one: one.weighed)
 
 
 def _made(
-    view: View, work: Workload, peers: tuple[str, ...], problem: Problem, layout: Layout, wires: Wires
+    view: View,
+    work: Workload,
+    peers: tuple[str, ...],
+    problem: Problem,
+    layout: Layout,
+    wires: Wires,
+    least: float = np.inf,
 ) -> _Finalist:
-    """Return a layout as a plan whose boundaries have these wires; if memory does not hold it, its step never ends."""
+    """Return a layout as a plan whose boundaries have these wires; if memory does not hold it, its step never ends.
+
+    Args:
+        least: seconds of a step that another plan takes: this one's parts are not sized where they cannot make it as
+            short.
+    """
     over = over_wires(work, problem, wires)
     plan = layout.plan(peers, SCHEDULES[problem.schedule], work.planning.wire, layout.recomputed(over))
     plan = with_wires(plan, wires)
     if problem.paced:
         plan = paced(view, work, plan, layout.in_flight(over, peers))
-    plan, cost = _priced(view, work, plan, layout, over, peers)
+    plan, cost = _priced(view, work, plan, layout, over, peers, least)
     if not layout.fits(over):
         cost = PredictedSeconds(cost.compute, np.inf, np.inf, 0.0)
     return _Finalist(layout, problem, plan, cost)
@@ -346,17 +387,17 @@ def _changed_singly(
 
 
 def _priced(
-    view: View, work: Workload, plan: Plan, layout: Layout, problem: Problem, peers: tuple[str, ...]
+    view: View, work: Workload, plan: Plan, layout: Layout, problem: Problem, peers: tuple[str, ...], least: float
 ) -> tuple[Plan, PredictedSeconds]:
     """Return a layout's plan, with parts of its all-reduces that are sized to links where the job wants that and it
     saves time, and what its step takes."""
     sizes = work.planning.parts == "auto" and max(layout.counts) > 1
     if is_soon_predicted(work, plan):
-        return by_links(view, work, plan) if sizes else (plan, predict(view, work, plan).cost)
-    names = [peers[peer] for peer in layout.peers]
-    others = sizings(view, work, plan, {}) if sizes else ()
+        return by_links(view, work, plan, least) if sizes else (plan, predict(view, work, plan).cost)
+    names, cost = [peers[peer] for peer in layout.peers], layout.cost(problem)
+    others = sizings(view, work, plan, {}) if sizes and may_be_sized(cost, least) else ()
     priced = [(other, layout.cost(problem, slot_parts(other, names))) for other in others]
-    return shortest(plan, layout.cost(problem), priced)
+    return shortest(plan, cost, priced)
 
 
 def _chosen(finalists: list[_Finalist], old: InForce) -> _Finalist:

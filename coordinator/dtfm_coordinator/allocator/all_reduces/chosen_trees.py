@@ -5,16 +5,18 @@ what it saves them, and parts that are sized to lines (`sized_parts`) do better.
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
-from typing import TypeVar
+from dataclasses import dataclass, replace
+from typing import Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from dtfm_coordinator.allocator.all_reduces.sized_parts import MOST_TIMES, last_ends, whole_parts
+from dtfm_coordinator.allocator.all_reduces.least_reduction import least_seconds
+from dtfm_coordinator.allocator.all_reduces.sized_parts import ALIKE, MOST_TIMES, last_ends, whole_parts
 from dtfm_coordinator.allocator.all_reduces.tree_search import annealed
 from dtfm_coordinator.allocator.all_reduces.tree_shapes import direct, shapes
 from dtfm_coordinator.allocator.foundations.links import Links
+from dtfm_coordinator.allocator.foundations.side_by_side import all_cores, side_by_side
 from dtfm_coordinator.allocator.problem.bucket_cut import BucketCut, buckets_of
 from dtfm_coordinator.allocator.problem.model_demand import reduced_bytes
 from dtfm_coordinator.allocator.simulator.fast_reduction import Cuts, Lines, reduced_at
@@ -46,20 +48,47 @@ def with_trees(
     """Return the plan with trees for its reductions, and parts for them, where its step, simulated exactly, is shorter
     with them; and what it takes. Stages whose reductions are not worth it stay as they are.
 
+    They are tried all at once, for a step waits for the last of its reductions: of several that take equally long, one
+    that is faster makes no step shorter.
+
     Args:
         cost: what its step takes as it is.
         stages: those that may have other trees than they have; None: all.
     """
-    links, ends = Links.of(view), None
-    for one in reductions(plan, tied=False):
-        if (stages is not None and one.stages[0] not in stages) or not _is_fit(links, one):
-            continue
-        ends = last_ends(predict(view, work, plan)) if ends is None else ends
-        tried = _with_one(links, work, plan, one, ends)
-        took = predict(view, work, tried).cost
-        if took.total < (1 - WORTH) * cost.total:
-            plan, cost = tried, took
-    return plan, cost
+    links = Links.of(view)
+    found = [one for one in reductions(plan, tied=False) if stages is None or one.stages[0] in stages]
+    found = [one for one in found if _is_fit(links, one)]
+    if not found:
+        return plan, cost
+    ends = last_ends(predict(view, work, plan))
+    posed = [_Posed.of(links, work, plan, one, ends) for one in found]
+    now = [one.as_it_is() for one in posed]
+    least = max(one.least() for one in posed)
+    if max(now) - least < WORTH * cost.total:
+        return plan, cost
+    posed = [one for one, seconds in zip(posed, now, strict=True) if seconds > least]
+    made = dict[int, tuple[Parts, Trees]]()
+
+    def search(number: int) -> None:
+        for at in range(number, len(posed), all_cores()):
+            made[at] = posed[at].searched()
+
+    side_by_side(search, all_cores())
+
+    def laid_along(places: Collection[int]) -> tuple[Plan, PredictedSeconds]:
+        tried = plan
+        for at in places:
+            tried = laid(tried, posed[at].one, *made[at])
+        return tried, predict(view, work, tried).cost
+
+    kept = list(range(len(posed)))
+    tried, took = laid_along(kept)
+    for at in range(len(posed)):
+        fewer = [one for one in kept if one != at]
+        without, seconds = laid_along(fewer)
+        if seconds.total <= (1 + ALIKE) * took.total:
+            kept, tried, took = fewer, without, seconds
+    return (tried, took) if took.total < (1 - WORTH) * cost.total else (plan, cost)
 
 
 def _is_fit(links: Links, one: Reduction) -> bool:
@@ -71,33 +100,55 @@ def _is_fit(links: Links, one: Reduction) -> bool:
     return bool(alone and (links.beta[np.ix_(rows, rows)][apart] > 0).all())
 
 
-def _with_one(links: Links, work: Workload, plan: Plan, one: Reduction, ends: Mapping[str, float]) -> Plan:
-    """Return the plan with trees for one stage's reduction, which may not be better."""
-    count, size = len(one.holders), reduced_bytes(plan, work.demand, one)
-    alpha, beta = links.pairs(one.holders, one.holders)
-    alpha, beta = np.ascontiguousarray(alpha), np.ascontiguousarray(beta)
-    np.fill_diagonal(alpha, 0.0)
-    np.fill_diagonal(beta, 1.0)
-    no_limit = np.full(count, np.inf)
-    lines = Lines(alpha, beta, no_limit, no_limit, np.zeros((count, count)))
-    known = direct(count)
-    cut = buckets_of(plan, work.demand)(replace(one, trees=_as_trees(known)), size)
-    ready = np.array([ends[peer] for peer in one.holders])
-    between = BYTES_A_VALUE["fp32"] / BYTES_A_VALUE[one.codec]
+@dataclass(frozen=True)
+class _Posed:
+    """Reduction of one stage, posed to the search for its trees."""
 
-    def seconds(trees: Ints, shares: Floats) -> float:
-        lines.free[:] = 0.0
-        return float(reduced_at(lines, _cuts(cut, ready, shares), trees, between).max())
+    one: Reduction
+    lines: Lines
+    cut: BucketCut
+    ready: Floats
+    """Seconds at which each holder has ended its last action."""
+    size: float
+    between: float
 
-    equal = np.full(count, 1 / count)
-    sized = np.array(one.amounts(1.0))
-    starts = [(trees, shares) for trees in shapes(alpha, beta, size) for shares in (equal, sized)]
-    trees, shares = min(starts, key=lambda start: seconds(*start))
-    moves = int(MOVES * min(1.0, (8 / count) ** 2))
-    most = max(MOST_TIMES / count, float(shares.max()))
-    _, trees, shares = annealed(lines, _cuts(cut, ready, shares), between, trees, most, moves, 0)
-    parts = whole_parts(shares)
-    return laid(plan, one, parts, _as_trees(trees, parts))
+    @classmethod
+    def of(cls, links: Links, work: Workload, plan: Plan, one: Reduction, ends: Mapping[str, float]) -> Self:
+        count, size = len(one.holders), reduced_bytes(plan, work.demand, one)
+        alpha, beta = (np.ascontiguousarray(part) for part in links.pairs(one.holders, one.holders))
+        np.fill_diagonal(alpha, 0.0)
+        np.fill_diagonal(beta, 1.0)
+        no_limit = np.full(count, np.inf)
+        lines = Lines(alpha, beta, no_limit, no_limit, np.zeros((count, count)))
+        cut = buckets_of(plan, work.demand)(replace(one, trees=_as_trees(direct(count))), size)
+        ready = np.array([ends[peer] for peer in one.holders])
+        return cls(one, lines, cut, ready, size, BYTES_A_VALUE["fp32"] / BYTES_A_VALUE[one.codec])
+
+    def seconds(self, trees: Ints, shares: Floats) -> float:
+        """Return when all holders have all totals, in seconds of the step."""
+        self.lines.free[:] = 0.0
+        return float(reduced_at(self.lines, _cuts(self.cut, self.ready, shares), trees, self.between).max())
+
+    def as_it_is(self) -> float:
+        """Return that of the parts that the plan has, straight to who sums them."""
+        return self.seconds(direct(len(self.ready)), np.array(self.one.amounts(1.0)))
+
+    def least(self) -> float:
+        """Return what no trees fall below."""
+        least = least_seconds(self.lines.alpha, self.lines.beta, self.size)
+        return max(float(self.ready.max()), float(self.ready.min()) + least)
+
+    def searched(self) -> tuple[Parts, Trees]:
+        """Return the best parts and trees that were found; they may not be better than none."""
+        count, lines = len(self.ready), self.lines
+        equal, sized = np.full(count, 1 / count), np.array(self.one.amounts(1.0))
+        starts = [(trees, shares) for trees in shapes(lines.alpha, lines.beta, self.size) for shares in (equal, sized)]
+        trees, shares = min(starts, key=lambda start: self.seconds(*start))
+        moves = int(MOVES * min(1.0, (8 / count) ** 2))
+        most = max(MOST_TIMES / count, float(shares.max()))
+        _, trees, shares = annealed(lines, _cuts(self.cut, self.ready, shares), self.between, trees, most, moves, 0)
+        parts = whole_parts(shares)
+        return parts, _as_trees(trees, parts)
 
 
 def laid(plan: Plan, one: Reduction, parts: Parts, trees: Trees) -> Plan:

@@ -75,13 +75,24 @@ def sizings(view: View, work: Workload, plan: Plan, ends: Mapping[str, float]) -
             yield plan.model_copy(update={"parts": SummedParts(stages=tuple(own), shared=shared)})
 
 
-def by_links(view: View, work: Workload, plan: Plan) -> tuple[Plan, PredictedSeconds]:
+def by_links(view: View, work: Workload, plan: Plan, least: float = np.inf) -> tuple[Plan, PredictedSeconds]:
     """Return the plan with sized parts where its step, simulated exactly, is shorter with them than with equal parts;
-    and what it takes."""
+    and what it takes.
+
+    Args:
+        least: as of `may_be_sized`.
+    """
     plain = plan.model_copy(update={"parts": None})
     played = predict(view, work, plain)
+    if not may_be_sized(played.cost, least):
+        return plain, played.cost
     priced = [(other, predict(view, work, other).cost) for other in sizings(view, work, plain, last_ends(played))]
     return shortest(plain, played.cost, priced)
+
+
+def may_be_sized(cost: PredictedSeconds, least: float) -> bool:
+    """Whether a plan may take less than `least` seconds with other parts: they save no more than reductions take."""
+    return cost.data_parallel > ALIKE * cost.total and cost.total - cost.data_parallel < least
 
 
 def shortest(
@@ -133,13 +144,20 @@ class _Holders:
         ready = np.array([ends.get(peer, 0.0) for peer in one.holders])
         return cls(alpha, beta, links.uplink[rows], links.downlink[rows], ready)
 
+    def are_alike(self, apart: npt.NDArray[np.bool_]) -> bool:
+        """Whether no holder differs from another one; `apart` has the pairs of different ones."""
+        told = (self.alpha[apart], self.beta[apart], self.uplink, self.downlink, self.ready)
+        return all(bool((values == values[0]).all()) for values in told)
+
 
 def least_time_parts(holders: _Holders, gradients: float, *, together: bool) -> Floats | None:
     """Return the part that each holder sums, shape (n,), adding up to 1, with which the reduction is over the soonest;
-    None: no program was solved, or there is nothing to choose."""
+    None: no program was solved, or there is nothing to choose, as where holders are all alike."""
     count = len(holders.ready)
     apart = ~np.eye(count, dtype=bool)
     if not 1 < count <= MOST_HOLDERS or gradients <= 0 or not (holders.beta[apart] > 0).all():
+        return None
+    if holders.are_alike(apart):
         return None
     far = np.where(apart, holders.alpha, 0.0)
     farthest_first = np.argsort(-(far.max(axis=0) + far.max(axis=1)), kind="stable")

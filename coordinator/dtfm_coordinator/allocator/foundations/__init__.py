@@ -5,4 +5,5 @@
 - `neighbourhoods`: neighbourhoods of devices: who is near whom, and grids of stages and replicas tiled with near ones
 - `search_budget`: budget of a search: the time and the evaluations after which it ends
 - `shapes`: shapes of a layout: which numbers of stages and replicas an owner's choices allow on a swarm
+- `side_by_side`: searches side by side on this machine's cores
 """

@@ -1,5 +1,6 @@
 """Budget of a search: the time and the evaluations after which it ends."""
 
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -23,8 +24,11 @@ class Budget:
     until: float = 1.0
     """Share of both limits at which the search under way ends, so that others follow it; more than 1: it is one besides
     those that the limits are for."""
+    cores: int = 1
+    """Number of cores on which the search may go on side by side."""
     spent_evaluations: int = 0
     _start: float = field(init=False)
+    _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
         if self.seconds is None and self.evaluations is None:
@@ -43,7 +47,8 @@ class Budget:
 
     def spend(self, placements: int) -> None:
         """Count placements that were looked at; a look at none counts too, so that a search of nothing ends."""
-        self.spent_evaluations += max(1, placements)
+        with self._lock:
+            self.spent_evaluations += max(1, placements)
 
     def used(self) -> float:
         """Return the share of the nearer limit, for now, that is used up."""

@@ -3,9 +3,11 @@
 A population keeps the best layout of each row of peer counts. A new one comes from one parent, annealed from where it
 is; from two, stage by stage; or from splitting or merging stages. Each is annealed (`annealing`) and kept if it is the
 best of its counts. In the end the best is changed as long as any single change (`settling`) makes it better. Every
-number is the fast form's (`fast_simulator`), plus what moving there costs (`moving_cost`).
+number is the fast form's (`fast_simulator`), plus what moving there costs (`moving_cost`). Where time alone is limited,
+threads anneal side by side, out of one population.
 """
 
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
@@ -13,6 +15,7 @@ import numpy as np
 
 from dtfm_coordinator.allocator.foundations.search_budget import Budget
 from dtfm_coordinator.allocator.foundations.shapes import Shape
+from dtfm_coordinator.allocator.foundations.side_by_side import side_by_side
 from dtfm_coordinator.allocator.problem.moving_cost import LayersInForce, moving_a_step
 from dtfm_coordinator.allocator.problem.problem_arrays import Problem
 from dtfm_coordinator.allocator.search.annealing import anneal
@@ -49,13 +52,15 @@ class Evolution:
         """`any_depth` lets children change the number of stages, `any_counts` the numbers of their peers."""
         self._problem, self._standing, self._budget = problem, standing, budget
         self._any_depth, self._any_counts = any_depth, any_counts
-        self._rng = np.random.default_rng(seed)
+        self._seed, self._lock = seed, threading.Lock()
         self.best_of: dict[Counts, tuple[float, Layout]] = {}
         """The best objective and layout of each row of peer counts."""
         self.history: list[tuple[float, float]] = []
         """(seconds, objective) of each layout that was the best so far."""
         self._starts: list[Layout] = []
         """Layouts of the first placements that were priced."""
+        self._annealed_depths = set[int]()
+        """Numbers of stages of which a layout was annealed."""
         self._settled: Layout | None = None
         """Layout of which all single changes were looked at."""
         self.fitted = False
@@ -63,7 +68,9 @@ class Evolution:
 
     def ranked(self) -> list[tuple[float, Layout]]:
         """What was kept, best first."""
-        return sorted(self.best_of.values(), key=lambda kept: kept[0])
+        with self._lock:
+            kept = list(self.best_of.values())
+        return sorted(kept, key=lambda one: one[0])
 
     def finalists(self, count: int) -> list[Layout]:
         """The `count` best, as many of different depths, and the best of the first placements: what seems better than
@@ -88,21 +95,34 @@ class Evolution:
             fits = layout.fits(self._problem)
             self._admit(layout if fits else Layout.of(self._problem, _stages(layout)))
         self._survey(shapes)
-        annealed: set[int] = set()
-        while self.best_of and not self._budget.spent():
+        if self.best_of:
+            side_by_side(self._evolve, self._budget.cores)
+
+    def _evolve(self, number: int) -> None:
+        """Evolve until the budget is spent, beside other threads; `number` 0 looks at single changes in the end."""
+        rng = np.random.default_rng([self._seed, number] if number else self._seed)
+        while not self._budget.spent():
             best = self._best()[1]
-            if best != self._settled and is_to_settle(best, len(self._problem.forward), self._budget):
+            if number == 0 and best != self._settled and is_to_settle(best, len(self._problem.forward), self._budget):
                 self._settle()
                 continue
-            fresh = [layout for layout in self._parents() if len(layout.counts) not in annealed]
-            if fresh:
-                annealed.add(len(fresh[0].counts))
-                self._descend(fresh[0], WARM)
+            fresh = self._fresh()
+            if fresh is not None:
+                self._descend(fresh, WARM, rng)
             else:
-                self._descend(self._child(), WARM * float(self._rng.choice((0.2, 1.0, 2.0))))
+                self._descend(self._child(rng), WARM * float(rng.choice((0.2, 1.0, 2.0))), rng)
 
     def _best(self) -> tuple[float, Layout]:
-        return min(self.best_of.values(), key=lambda kept: kept[0])
+        return self.ranked()[0]
+
+    def _fresh(self) -> Layout | None:
+        """Return the best layout of a number of stages of which none was annealed yet; None: there is none."""
+        parents = self._parents()
+        with self._lock:
+            layout = next((one for one in parents if len(one.counts) not in self._annealed_depths), None)
+            if layout is not None:
+                self._annealed_depths.add(len(layout.counts))
+        return layout
 
     def _settle(self) -> None:
         """Change the best layout as long as any single change makes it better, and the budget lasts."""
@@ -113,17 +133,24 @@ class Evolution:
 
     def _survey(self, shapes: Sequence[Shape]) -> None:
         """Look at the shapes' first placements: foretell all, then price the best of the best depths."""
-        near = near_by_message(self._problem)
+        near, turns = near_by_message(self._problem), iter(shapes)
         before = self._budget.used()
         enough = before + SURVEY * (1 - before)
         foretold: dict[int, tuple[float, Stages]] = {}
-        for shape in shapes:
-            if self._budget.used() >= enough and (foretold or self.best_of):
-                break
-            for stages in starts(self._problem, near, shape, self._any_counts):
-                seconds = self._foretold(stages)
-                if np.isfinite(seconds) and seconds < foretold.get(len(stages), (np.inf, []))[0]:
-                    foretold[len(stages)] = (seconds, stages)
+
+        def look(number: int) -> None:
+            while True:
+                with self._lock:
+                    shape = next(turns, None)
+                if shape is None or (self._budget.used() >= enough and (foretold or self.best_of)):
+                    break
+                for stages in starts(self._problem, near, shape, self._any_counts):
+                    seconds = self._foretold(stages)
+                    with self._lock:
+                        if np.isfinite(seconds) and seconds < foretold.get(len(stages), (np.inf, []))[0]:
+                            foretold[len(stages)] = (seconds, stages)
+
+        side_by_side(look, self._budget.cores)
         for _, stages in sorted(foretold.values(), key=lambda one: one[0])[:PARENTS]:
             layout = Layout.of(self._problem, stages)
             self._admit(layout)
@@ -167,19 +194,20 @@ class Evolution:
     def _keep(self, objective: float, layout: Layout) -> None:
         if not np.isfinite(objective):
             return
-        best = min((kept[0] for kept in self.best_of.values()), default=np.inf)
-        known = self.best_of.get(layout.counts)
-        if known is None or objective < known[0]:
-            self.best_of[layout.counts] = (objective, layout)
-        if objective < best:
-            self.history.append((self._budget.elapsed(), objective))
+        with self._lock:
+            best = min((kept[0] for kept in self.best_of.values()), default=np.inf)
+            known = self.best_of.get(layout.counts)
+            if known is None or objective < known[0]:
+                self.best_of[layout.counts] = (objective, layout)
+            if objective < best:
+                self.history.append((self._budget.elapsed(), objective))
 
-    def _descend(self, layout: Layout, warm: float) -> None:
+    def _descend(self, layout: Layout, warm: float, rng: np.random.Generator) -> None:
         """Anneal from a layout: a long step on a short one first, as placements and layers are alike for both."""
-        if self._problem.micro_batches > LONG * SHORT and self._rng.random() < 0.8:
+        if self._problem.micro_batches > LONG * SHORT and rng.random() < 0.8:
             short = self._problem._replace(micro_batches=max(SHORT, 2 * max(layout.counts)))
             begun = Layout.of(short, _stages(layout))
-            found = self._annealed(short, begun, warm, lambda objective, one: None) if begun is not None else None
+            found = self._annealed(short, begun, warm, lambda *met: None, rng) if begun is not None else None
             if found is not None:
                 again = Layout.of(self._problem, _stages(found))
                 self._admit(again)
@@ -187,9 +215,16 @@ class Evolution:
                     kept = replace(again, layers=found.layers)
                     self._admit(kept if kept.fits(self._problem) else None)
             return
-        self._annealed(self._problem, layout, warm, self._keep)
+        self._annealed(self._problem, layout, warm, self._keep, rng)
 
-    def _annealed(self, problem: Problem, layout: Layout, warm: float, met: Callable[[float, Layout], None]) -> Layout:
+    def _annealed(
+        self,
+        problem: Problem,
+        layout: Layout,
+        warm: float,
+        met: Callable[[float, Layout], None],
+        rng: np.random.Generator,
+    ) -> Layout:
         """The last of the best layouts that an annealing `met`, in parts short enough to look at the clock between."""
         _, counts, shares, layers = layout.arrays()
         ahead = layout.more
@@ -206,7 +241,7 @@ class Evolution:
             tries = self._budget.left(tries)
             objective, order, counts, shares, layers, ahead = anneal(
                 problem, self._standing, order, counts, shares, layers, ahead, self._any_counts, hot, hot * cooling,
-                tries, self._rng,
+                tries, rng,
             )  # fmt: skip
             self._budget.spend(tries)
             layout = Layout.from_arrays(order[: len(shares)], counts, shares, layers, ahead)
@@ -220,19 +255,19 @@ class Evolution:
             best.setdefault(len(layout.counts), layout)
         return list(best.values())[:PARENTS]
 
-    def _child(self) -> Layout:
+    def _child(self, rng: np.random.Generator) -> Layout:
         """A new layout out of those kept."""
         parents = self._parents()
-        parent = parents[int(self._rng.integers(len(parents), size=2).min())]
-        dice = self._rng.random()
+        parent = parents[int(rng.integers(len(parents), size=2).min())]
+        dice = rng.random()
         stages = _stages(parent)
         if self._any_depth and dice < 0.4:
-            stages = regrouped(stages, self._problem.layers, self._problem.micro_batches, self._rng)
+            stages = regrouped(stages, self._problem.layers, self._problem.micro_batches, rng)
         elif dice < 0.6:
             alike = [one for _, one in self.ranked() if len(one.counts) == len(parent.counts) and one != parent]
             mates = alike[:PARENTS]
             if mates:
-                stages = crossed(stages, _stages(mates[int(self._rng.integers(len(mates)))]), self._rng)
+                stages = crossed(stages, _stages(mates[int(rng.integers(len(mates)))]), rng)
         else:
             return parent
         return Layout.of(self._problem, stages) or parent

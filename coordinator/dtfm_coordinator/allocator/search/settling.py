@@ -21,7 +21,8 @@ def is_to_settle(layout: Layout, peers: int, budget: Budget) -> bool:
         peers: number of all peers, idle ones included.
     """
     changes, used = peers * (peers + len(layout.counts)), budget.used()
-    return 1 - used <= min(MOST_SETTLING, SWEEPS * changes * used / max(1, budget.spent_evaluations))
+    each = used * budget.cores / max(1, budget.spent_evaluations)  # one thread looks at them
+    return 1 - used <= min(MOST_SETTLING, SWEEPS * changes * each)
 
 
 def improvements(

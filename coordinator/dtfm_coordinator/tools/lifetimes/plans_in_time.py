@@ -23,12 +23,14 @@ class PlansInTime:
         self._made: dict[tuple[frozenset[str], tuple[object, ...] | None], Plan] = {}
         self.standstill = standstill_seconds(())
         """Seconds of a change besides moving state: of a swarm that has seen none yet."""
+        self._step = 0.0
+        """Seconds of a step under the newest plan."""
 
     def search_seconds(self, machines: int) -> float:
         """Return the seconds that a coordinator searches for a plan of so many machines."""
         planning = self._work.planning
         searches = 1.0 + COARSE if planning.coarse_wire != planning.wire else 1.0
-        return searches * search_seconds(machines, self._work.micro_batches)
+        return searches * search_seconds(machines, self._work.micro_batches, self._step)
 
     def plan(self, here: Collection[str], in_force: Plan | None) -> Plan:
         """Return the plan for the machines that are there; that in force, where no other pays back its change.
@@ -53,7 +55,9 @@ class PlansInTime:
                 in_force=in_force,
                 standstill=self.standstill,
             )
-        return self._made[key]
+        made = self._made[key]
+        self._step = made.cost.total if made.cost is not None else 0.0
+        return made
 
     def moving_seconds(self, here: Collection[str], before: Plan | None, after: Plan) -> float:
         """Return the seconds until all of a plan's peers have the state, which those of the plan before hold that are
