@@ -24,6 +24,7 @@ from dtfm_coordinator.allocator.search.layout_variation import crossed, regroupe
 from dtfm_coordinator.allocator.search.settling import improvements, is_to_settle
 from dtfm_coordinator.allocator.search.starts import Stages, near_by_message, starts
 from dtfm_coordinator.allocator.simulator.compiled_schedule import kinds_of
+from dtfm_coordinator.allocator.simulator.fast_buckets import MOST_BUCKETS
 
 SURVEY = 0.35
 """Most of what is left of the budget that goes into looking at every shape once."""
@@ -38,7 +39,8 @@ WARM, COOL = 0.06, 0.003
 TRIES_A_PEER = 40
 """Changes tried in one descent, for each peer."""
 ACTIONS_A_CALL = 400_000
-"""About how many actions are played between two looks at the clock: some milliseconds."""
+"""About how many actions and messages of reductions are played between two looks at the clock: some hundredths of a
+second, or a tenth."""
 
 Counts = tuple[int, ...]
 
@@ -230,7 +232,8 @@ class Evolution:
         ahead = layout.more
         standing = set(layout.peers)
         order = np.array([*layout.peers, *(p for p in range(len(problem.forward)) if p not in standing)])
-        work = kinds_of(problem.schedule) * problem.micro_batches * len(counts) + int((counts**2).sum())
+        buckets = min(MOST_BUCKETS, 1 + int(problem.gradient_before[-1] / len(counts) / problem.bucket_bytes))
+        work = kinds_of(problem.schedule) * problem.micro_batches * len(counts) + 2 * buckets * int((counts**2).sum())
         tries = max(1, min(ACTIONS_A_CALL // work, TRIES_A_PEER * len(order)))
         parts = max(1, min(8, TRIES_A_PEER * len(order) // tries))
         cooling = (COOL / WARM) ** (1 / parts)
