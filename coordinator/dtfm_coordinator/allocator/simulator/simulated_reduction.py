@@ -37,8 +37,12 @@ class SimulatedReduction:
         """Places of those that sum a part; of nothing there are no parts."""
         self._between = BYTES_A_VALUE["fp32"] / BYTES_A_VALUE[one.codec]
         count = range(len(self._rows))
+        self._sizes = [one.amounts(size) for size in buckets]
+        """Bytes of each bucket's parts."""
+        self._children = {index: [one.children(index, place) for place in count] for index in self._owners}
+        """Whose sums each holder adds to its own of a part, by place."""
         self._missing = {
-            (bucket, index, place): 1 + len(one.children(index, place))
+            (bucket, index, place): 1 + len(self._children[index][place])
             for bucket in range(len(self._buckets))
             for index in self._owners
             for place in count
@@ -66,7 +70,7 @@ class SimulatedReduction:
         for bucket in range(first, last):
             self.begun[self._one.holders[place], self._kind, bucket] = now
             # As the engine does: what waits for nobody else's goes out first, in the order of parts.
-            waits = [index for index in self._owners if index == place or self._one.children(index, place)]
+            waits = [index for index in self._owners if index == place or self._children[index][place]]
             for index in self._owners:
                 if index not in waits:
                     self._take_sum(now, bucket, index, place)
@@ -84,13 +88,13 @@ class SimulatedReduction:
         if parent == place:
             self._take_total(now, bucket, index, place)
             return
-        size = self._size(bucket, index) * (self._between if self._one.children(index, place) else 1.0)
+        size = self._sizes[bucket][index] * (self._between if self._children[index][place] else 1.0)
         self._send(now, bucket, index, place, parent, size, self._take_sum)
 
     def _take_total(self, now: float, bucket: int, index: int, place: int) -> None:
         """Let a holder have the total of a part, and hand it on."""
-        for child in self._one.children(index, place):
-            self._send(now, bucket, index, place, child, self._size(bucket, index), self._take_total)
+        for child in self._children[index][place]:
+            self._send(now, bucket, index, place, child, self._sizes[bucket][index], self._take_total)
         self._totals[bucket][place] += 1
         if self._totals[bucket][place] == len(self._owners):
             self._end(now, bucket, place)
@@ -101,9 +105,6 @@ class SimulatedReduction:
             self.held[self._rows[place]] = now
         else:
             self._advance(now, place)
-
-    def _size(self, bucket: int, index: int) -> float:
-        return self._one.amounts(self._buckets[bucket])[index]
 
     def _send(
         self, now: float, bucket: int, index: int, place: int, other: int, size: float, take: Callable[..., None]
