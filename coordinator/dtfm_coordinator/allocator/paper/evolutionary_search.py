@@ -5,9 +5,11 @@ or from crossing two; each is annealed on the exact cost (`cooling`), from a tem
 origin is worth keeping, and takes the place of the worst, or of its like. Where placements freeze, the first annealing
 finds out between which temperatures it pays: above, nearly everything melts, and below, hardly a change is made. There
 a placement is annealed again, less hot, as long as that improves it. How long an annealing lasts is a share of the
-budget, if that is small. Small swarms are searched to the end (`exhaustive`): the result is then the optimum.
+budget, if that is small. Where time alone is limited, threads do so side by side, with one population. Small swarms are
+searched to the end (`exhaustive`): the result is then the optimum.
 """
 
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,6 +21,7 @@ from dtfm_coordinator.allocator.foundations.compiled import compiling
 from dtfm_coordinator.allocator.foundations.links import Matrix, pipeline_seconds
 from dtfm_coordinator.allocator.foundations.neighbourhoods import nearness, tiled
 from dtfm_coordinator.allocator.foundations.search_budget import Budget
+from dtfm_coordinator.allocator.foundations.side_by_side import all_cores, side_by_side
 from dtfm_coordinator.allocator.paper.annealing_window import BANDS, FROZEN, Window
 from dtfm_coordinator.allocator.paper.cooling import anneal
 from dtfm_coordinator.allocator.paper.crossover import crossed, widths
@@ -96,6 +99,7 @@ def search(
     clock: Callable[[], float] = time.monotonic,
     enumerate_up_to: int = LARGEST_ENUMERATION,
     stop: Callable[[], bool] = lambda: False,
+    cores: int | None = None,
 ) -> SearchResult:
     """Search for the cheapest `stages` groups of `replicas` devices; devices left over are idle.
 
@@ -111,9 +115,10 @@ def search(
     evaluations: limit on placements priced.
     enumerate_up_to: a network with no more placements than this is searched to the end, if the limits allow.
     stop: whether to end now with the best placement so far.
+    cores: number of this machine's cores to search on; all unless given, and one where `evaluations` are.
     """
     warm_up()
-    budget = Budget(seconds, evaluations, clock, stop)
+    budget = Budget(seconds, evaluations, clock, stop, cores=cores or (all_cores() if evaluations is None else 1))
     evolution = _Evolution(alpha, beta, stages, replicas, activation_bytes, gradient_bytes, seed, budget)
     return evolution.run(enumerate_up_to)
 
@@ -166,14 +171,11 @@ class _Evolution:
             replicas,
         )
         self._devices, self._stages, self._replicas, self._budget = len(alpha), stages, replicas, budget
-        self._rng = np.random.default_rng(seed)
+        self._seed, self._lock = seed, threading.Lock()
         self._population: list[_Individual] = []
         self._history: list[tuple[float, float]] = []
         self._frozen: Window | None = None
         """Temperatures between which placements freeze, once they were seen to."""
-        self._made: Matrix = np.zeros(0)
-        """Share of the changes that the last annealing made in each of its bands of temperatures, shape (BANDS,); not a
-        number where none was tried."""
 
     def run(self, enumerate_up_to: int) -> SearchResult:
         """Search until the budget is spent or the optimum is known."""
@@ -214,56 +216,77 @@ class _Evolution:
         return bool(walk.depth[0] < 0)
 
     def _evolve(self) -> None:
+        rng = np.random.default_rng(self._seed)
         if self._devices <= LARGEST_FRESH:
-            self._scout()
+            self._scout(rng)
+        side_by_side(lambda number: self._search_on(number, rng), self._budget.cores)
+
+    def _search_on(self, number: int, first: np.random.Generator) -> None:
+        """Search until the budget is spent, beside other threads.
+
+        Args:
+            first: random numbers of the thread of number 0.
+        """
+        rng = np.random.default_rng([self._seed, number]) if number else first
+        line = self._population[0]
+        if self._devices <= LARGEST_FRESH:
             longest = LONGEST if self._frozen is None else LONGEST_FRESH
-            self._anneal(self._rng.permutation(self._devices), self._window().hot, FRESH, longest)
+            found = self._anneal(rng.permutation(self._devices), self._window().hot, FRESH, longest, rng)
+            line = found if number else self._population[0]
         if self._frozen is not None:
-            self._improve_lines()
+            self._improve_lines(line, rng)
         while not self._budget.spent():
             hot, warm, _ = self._window()
-            choice = self._rng.random()
+            choice = rng.random()
             if choice < 0.4 and len(self._population) > 1:
-                self._anneal(self._child(), MIXED * hot, ROUND, LONGEST)
+                self._anneal(self._child(rng), MIXED * hot, ROUND, LONGEST, rng)
             elif choice < 0.9 or self._devices > LARGEST_FRESH:
-                self._anneal(self._population[0].order, warm, ROUND, LONGEST)
+                self._anneal(self._population[0].order, warm, ROUND, LONGEST, rng)
             else:
-                self._anneal(self._rng.permutation(self._devices), hot, ROUND, LONGEST)
+                self._anneal(rng.permutation(self._devices), hot, ROUND, LONGEST, rng)
 
-    def _improve_lines(self) -> None:
-        """Anneal the best placement, less hot, as long as that improves it; then children and new ones in the same
-        way."""
-        line, stale = self._population[0], 0
+    def _improve_lines(self, line: _Individual, rng: np.random.Generator) -> None:
+        """Anneal a placement, less hot, as long as that improves it; then children and new ones in the same way."""
+        stale = 0
         while not self._budget.spent():
             hot, warm, _ = self._window()
             if stale < STALE:
-                found = self._anneal(line.order, warm, ROUND, LONGEST_ROUND)
+                found = self._anneal(line.order, warm, ROUND, LONGEST_ROUND, rng)
                 is_better = found.total < line.total * (1 - 1e-9)
                 line, stale = (found, 0) if is_better else (line, stale + 1)
-            elif len(self._population) > 1 and self._rng.random() < CROSSED:
-                line, stale = self._anneal(self._child(), warm, ROUND, LONGEST_ROUND), 0
+            elif len(self._population) > 1 and rng.random() < CROSSED:
+                line, stale = self._anneal(self._child(rng), warm, ROUND, LONGEST_ROUND, rng), 0
             else:
-                line, stale = self._anneal(self._rng.permutation(self._devices), hot, FRESH, LONGEST_FRESH), 0
+                line, stale = self._anneal(rng.permutation(self._devices), hot, FRESH, LONGEST_FRESH, rng), 0
 
-    def _child(self) -> Index:
-        one, other = self._rng.choice(len(self._population), 2, replace=False)
-        parents = self._population[one].order, self._population[other].order
-        return crossed(*parents, self._stages, self._replicas, self._rng)
+    def _child(self, rng: np.random.Generator) -> Index:
+        population = self._population
+        one, other = rng.choice(len(population), 2, replace=False)
+        return crossed(population[one].order, population[other].order, self._stages, self._replicas, rng)
 
     def _window(self) -> Window:
         return self._frozen or Window.of_cost(self._population[0].total, self._stages, self._replicas)
 
-    def _scout(self) -> None:
+    def _scout(self, rng: np.random.Generator) -> None:
         """Anneal random placements until they are frozen, and remember between which temperatures that happened."""
         for _ in range(SCOUTS):
-            before, window = self._population[0].total, self._window()
-            self._anneal(self._rng.permutation(self._devices), window.hot, SCOUTED, LONGEST_FRESH, FROZEN)
+            before, window, made = self._population[0].total, self._window(), np.zeros(BANDS)
+            self._anneal(rng.permutation(self._devices), window.hot, SCOUTED, LONGEST_FRESH, rng, FROZEN, made)
             # Pairs that cannot talk make all temperatures far too high.
             if self._population[0].total > before / 2:
                 break
-        self._frozen = window.seen(self._made)
+        self._frozen = window.seen(made)
 
-    def _anneal(self, order: Index, hot: float, share: float, longest: int, until: float = -1.0) -> _Individual:
+    def _anneal(
+        self,
+        order: Index,
+        hot: float,
+        share: float,
+        longest: int,
+        rng: np.random.Generator,
+        until: float = -1.0,
+        made_shares: Matrix | None = None,
+    ) -> _Individual:
         """Anneal a placement over a share of the budget, and return and admit the best that was met.
 
         Args:
@@ -271,11 +294,13 @@ class _Evolution:
             longest: number of changes, at most, divided by the square of the number of devices.
             until: the annealing ends after a band of temperatures in which no more than this share of the changes is
                 made.
+            made_shares: set to the share of the changes that were made in each band, shape (BANDS,); not a number where
+                none was tried.
         """
         network, budget, cold = self._network, self._budget, self._window().cold
         state = state_of(network, order)
         best_cost = refresh(network, state)
-        best, random = state.order.copy(), np.array([self._rng.integers(1, 2**63)], dtype=np.uint64)
+        best, random = state.order.copy(), np.array([rng.integers(1, 2**63)], dtype=np.uint64)
         tries, made, band = np.zeros(BANDS), np.zeros(BANDS), 0
         began, most, tried, chunks = budget.used(), longest * self._devices**2, 0, 0
         while not budget.spent():
@@ -294,9 +319,11 @@ class _Evolution:
                 reorder(network, state)
             self._note(best_cost)
         with np.errstate(invalid="ignore"):
-            self._made = made / tries
+            made /= tries
+        if made_shares is not None:
+            made_shares[:] = made
         if self._frozen is not None and tries[-1] > 0:
-            self._frozen = self._frozen.followed(is_frozen=bool(self._made[-1] <= FROZEN))
+            self._frozen = self._frozen.followed(is_frozen=bool(made[-1] <= FROZEN))
         return self._admit(best)
 
     def _admit(self, order: Index) -> _Individual:
@@ -306,16 +333,17 @@ class _Evolution:
         refresh(self._network, state)
         total = reorder(self._network, state)
         admitted = _Individual(total, state.order)
-        if all(abs(total - individual.total) > 1e-9 * total for individual in self._population):
-            self._population.append(admitted)
-            self._population.sort(key=lambda individual: individual.total)
-            del self._population[POPULATION:]
+        with self._lock:
+            if all(abs(total - individual.total) > 1e-9 * total for individual in self._population):
+                every = sorted([*self._population, admitted], key=lambda individual: individual.total)
+                self._population = every[:POPULATION]
         self._note(total)
         return admitted
 
     def _note(self, total: float) -> None:
-        if not self._history or total < self._history[-1][1]:
-            self._history.append((self._budget.elapsed(), total))
+        with self._lock:
+            if not self._history or total < self._history[-1][1]:
+                self._history.append((self._budget.elapsed(), total))
 
     def _best_as_written(self) -> tuple[Pipelines, PaperCost]:
         """Return the best placement's pipelines and their cost, which the history then ends with."""
