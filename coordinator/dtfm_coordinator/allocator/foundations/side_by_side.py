@@ -33,5 +33,6 @@ def side_by_side(work: Callable[[int], None], count: int) -> None:
 def _beside(work: Callable[[int], None], number: int) -> None:
     if hasattr(os, "setpriority") and hasattr(threading, "get_native_id"):
         with contextlib.suppress(OSError):  # elsewhere than on Linux no thread has a niceness of its own
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
+            thread = threading.get_native_id()
+            os.setpriority(os.PRIO_PROCESS, thread, max(NICE, os.getpriority(os.PRIO_PROCESS, thread)))
     work(number)

@@ -147,6 +147,31 @@ class _Individual:
     """Devices, shape (N,): K groups of R in path order, then the idle ones."""
 
 
+class _Population:
+    """Best placements of a search, and how they have become better; threads share it."""
+
+    def __init__(self, elapsed: Callable[[], float]) -> None:
+        self._elapsed, self._lock = elapsed, threading.Lock()
+        self.placed: list[_Individual] = []
+        """Best first; another list whenever that changes."""
+        self.history: list[tuple[float, float]] = []
+        """Seconds since the start, and total cost, of each placement that was the best so far."""
+
+    def admit(self, admitted: _Individual) -> None:
+        """Keep a placement if it is among the best, and like none of them."""
+        total = admitted.total
+        with self._lock:
+            if all(abs(total - individual.total) > 1e-9 * total for individual in self.placed):
+                self.placed = sorted([*self.placed, admitted], key=lambda individual: individual.total)[:POPULATION]
+        self.note(total)
+
+    def note(self, total: float) -> None:
+        """Take note of the cost of a placement that was met."""
+        with self._lock:
+            if not self.history or total < self.history[-1][1]:
+                self.history.append((self._elapsed(), total))
+
+
 class _Evolution:
     """State of one search."""
 
@@ -171,9 +196,7 @@ class _Evolution:
             replicas,
         )
         self._devices, self._stages, self._replicas, self._budget = len(alpha), stages, replicas, budget
-        self._seed, self._lock = seed, threading.Lock()
-        self._population: list[_Individual] = []
-        self._history: list[tuple[float, float]] = []
+        self._seed, self._population = seed, _Population(budget.elapsed)
         self._frozen: Window | None = None
         """Temperatures between which placements freeze, once they were seen to."""
 
@@ -181,7 +204,7 @@ class _Evolution:
         """Search until the budget is spent or the optimum is known."""
         near = nearness(self._network.forward)
         for width in widths(self._stages):
-            if not self._population or not self._budget.spent():
+            if not self._population.placed or not self._budget.spent():
                 self._admit(tiled(near, self._stages, self._replicas, width))
                 self._budget.spend(1)
         del near
@@ -198,14 +221,14 @@ class _Evolution:
             cost=cost,
             evaluations=self._budget.spent_evaluations,
             seconds=self._budget.elapsed(),
-            history=tuple(self._history),
+            history=tuple(self._population.history),
             proven=proven,
         )
 
     def _enumerate(self) -> bool:
         """Look at every placement; False if there was no time for all."""
         walk = walk_of(self._network)
-        best = self._population[0].total * (1 - 1e-12)
+        best = self._population.placed[0].total * (1 - 1e-12)
         while walk.depth[0] >= 0 and not self._budget.spent():
             best, looked_at = walk_on(self._network, walk, best, 2000)
             self._budget.spend(looked_at)
@@ -228,20 +251,20 @@ class _Evolution:
             first: random numbers of the thread of number 0.
         """
         rng = np.random.default_rng([self._seed, number]) if number else first
-        line = self._population[0]
+        line = self._population.placed[0]
         if self._devices <= LARGEST_FRESH:
             longest = LONGEST if self._frozen is None else LONGEST_FRESH
             found = self._anneal(rng.permutation(self._devices), self._window().hot, FRESH, longest, rng)
-            line = found if number else self._population[0]
+            line = found if number else self._population.placed[0]
         if self._frozen is not None:
             self._improve_lines(line, rng)
         while not self._budget.spent():
             hot, warm, _ = self._window()
             choice = rng.random()
-            if choice < 0.4 and len(self._population) > 1:
+            if choice < 0.4 and len(self._population.placed) > 1:
                 self._anneal(self._child(rng), MIXED * hot, ROUND, LONGEST, rng)
             elif choice < 0.9 or self._devices > LARGEST_FRESH:
-                self._anneal(self._population[0].order, warm, ROUND, LONGEST, rng)
+                self._anneal(self._population.placed[0].order, warm, ROUND, LONGEST, rng)
             else:
                 self._anneal(rng.permutation(self._devices), hot, ROUND, LONGEST, rng)
 
@@ -254,26 +277,26 @@ class _Evolution:
                 found = self._anneal(line.order, warm, ROUND, LONGEST_ROUND, rng)
                 is_better = found.total < line.total * (1 - 1e-9)
                 line, stale = (found, 0) if is_better else (line, stale + 1)
-            elif len(self._population) > 1 and rng.random() < CROSSED:
+            elif len(self._population.placed) > 1 and rng.random() < CROSSED:
                 line, stale = self._anneal(self._child(rng), warm, ROUND, LONGEST_ROUND, rng), 0
             else:
                 line, stale = self._anneal(rng.permutation(self._devices), hot, FRESH, LONGEST_FRESH, rng), 0
 
     def _child(self, rng: np.random.Generator) -> Index:
-        population = self._population
+        population = self._population.placed
         one, other = rng.choice(len(population), 2, replace=False)
         return crossed(population[one].order, population[other].order, self._stages, self._replicas, rng)
 
     def _window(self) -> Window:
-        return self._frozen or Window.of_cost(self._population[0].total, self._stages, self._replicas)
+        return self._frozen or Window.of_cost(self._population.placed[0].total, self._stages, self._replicas)
 
     def _scout(self, rng: np.random.Generator) -> None:
         """Anneal random placements until they are frozen, and remember between which temperatures that happened."""
         for _ in range(SCOUTS):
-            before, window, made = self._population[0].total, self._window(), np.zeros(BANDS)
+            before, window, made = self._population.placed[0].total, self._window(), np.zeros(BANDS)
             self._anneal(rng.permutation(self._devices), window.hot, SCOUTED, LONGEST_FRESH, rng, FROZEN, made)
             # Pairs that cannot talk make all temperatures far too high.
-            if self._population[0].total > before / 2:
+            if self._population.placed[0].total > before / 2:
                 break
         self._frozen = window.seen(made)
 
@@ -317,7 +340,7 @@ class _Evolution:
             if self._stages <= LARGEST_EXACT and chunks % REORDERED == 0:
                 refresh(network, state)
                 reorder(network, state)
-            self._note(best_cost)
+            self._population.note(best_cost)
         with np.errstate(invalid="ignore"):
             made /= tries
         if made_shares is not None:
@@ -333,27 +356,18 @@ class _Evolution:
         refresh(self._network, state)
         total = reorder(self._network, state)
         admitted = _Individual(total, state.order)
-        with self._lock:
-            if all(abs(total - individual.total) > 1e-9 * total for individual in self._population):
-                every = sorted([*self._population, admitted], key=lambda individual: individual.total)
-                self._population = every[:POPULATION]
-        self._note(total)
+        self._population.admit(admitted)
         return admitted
-
-    def _note(self, total: float) -> None:
-        with self._lock:
-            if not self._history or total < self._history[-1][1]:
-                self._history.append((self._budget.elapsed(), total))
 
     def _best_as_written(self) -> tuple[Pipelines, PaperCost]:
         """Return the best placement's pipelines and their cost, which the history then ends with."""
-        state = state_of(self._network, self._population[0].order)
+        state = state_of(self._network, self._population.placed[0].order)
         refresh(self._network, state)
         pipelines: Pipelines = tuple(map(tuple, routes_of(self._network, state).tolist()))
         cost = self._price(pipelines)
         # Pairs that cannot talk, and rounding, make the price differ from what the search went by.
         since = self._budget.elapsed()
-        while self._history and not self._history[-1][1] > cost.total:
-            since, _ = self._history.pop()
-        self._history.append((since, cost.total))
+        while self._population.history and not self._population.history[-1][1] > cost.total:
+            since, _ = self._population.history.pop()
+        self._population.history.append((since, cost.total))
         return pipelines, cost

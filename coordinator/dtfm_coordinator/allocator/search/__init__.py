@@ -5,6 +5,7 @@
 - `layout`: which peer stands in which slot, and how micro-batches and layers are shared out; its cost and its plan
 - `layout_evolution`: the evolutionary search over whole layouts: depth, peers of each stage, who stands where, shares,
   layers, idle peers
+- `layout_population`: population of a search over layouts: the best layout of each row of peer counts
 - `layout_variation`: new stages out of known ones: mutation and crossover of the evolutionary search over layouts
 - `neighbours`: all that a single change makes of a layout, and how long their steps are
 - `promising_shapes`: which numbers of stages and replicas are worth a search, most promising first

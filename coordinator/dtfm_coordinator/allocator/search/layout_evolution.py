@@ -16,22 +16,21 @@ import numpy as np
 from dtfm_coordinator.allocator.foundations.search_budget import Budget
 from dtfm_coordinator.allocator.foundations.shapes import Shape
 from dtfm_coordinator.allocator.foundations.side_by_side import side_by_side
+from dtfm_coordinator.allocator.problem.bucket_cut import MOST_BUCKETS
 from dtfm_coordinator.allocator.problem.moving_cost import LayersInForce, moving_a_step
 from dtfm_coordinator.allocator.problem.problem_arrays import Problem
 from dtfm_coordinator.allocator.search.annealing import anneal
 from dtfm_coordinator.allocator.search.layout import Layout
+from dtfm_coordinator.allocator.search.layout_population import PARENTS, LayoutPopulation
 from dtfm_coordinator.allocator.search.layout_variation import crossed, regrouped
 from dtfm_coordinator.allocator.search.settling import improvements, is_to_settle
 from dtfm_coordinator.allocator.search.starts import Stages, near_by_message, starts
 from dtfm_coordinator.allocator.simulator.compiled_schedule import kinds_of
-from dtfm_coordinator.allocator.simulator.fast_buckets import MOST_BUCKETS
 
 SURVEY = 0.35
 """Most of what is left of the budget that goes into looking at every shape once."""
 SHORT = 48
 """Micro-batches of the short steps from which a long one is foretold."""
-PARENTS = 8
-"""Rows of counts that have children."""
 LONG = 4
 """Times as many micro-batches make a step long."""
 WARM, COOL = 0.06, 0.003
@@ -41,8 +40,6 @@ TRIES_A_PEER = 40
 ACTIONS_A_CALL = 400_000
 """About how many actions and messages of reductions are played between two looks at the clock: some hundredths of a
 second, or a tenth."""
-
-Counts = tuple[int, ...]
 
 
 class Evolution:
@@ -55,36 +52,32 @@ class Evolution:
         self._problem, self._standing, self._budget = problem, standing, budget
         self._any_depth, self._any_counts = any_depth, any_counts
         self._seed, self._lock = seed, threading.Lock()
-        self.best_of: dict[Counts, tuple[float, Layout]] = {}
-        """The best objective and layout of each row of peer counts."""
-        self.history: list[tuple[float, float]] = []
-        """(seconds, objective) of each layout that was the best so far."""
+        self._population = LayoutPopulation(budget.elapsed)
         self._starts: list[Layout] = []
         """Layouts of the first placements that were priced."""
-        self._annealed_depths = set[int]()
-        """Numbers of stages of which a layout was annealed."""
         self._settled: Layout | None = None
         """Layout of which all single changes were looked at."""
         self.fitted = False
         """Whether any layout was within every peer's memory."""
 
-    def ranked(self) -> list[tuple[float, Layout]]:
-        """What was kept, best first."""
-        with self._lock:
-            kept = list(self.best_of.values())
-        return sorted(kept, key=lambda one: one[0])
+    @property
+    def history(self) -> list[tuple[float, float]]:
+        """(seconds, objective) of each layout that was the best so far."""
+        return self._population.history
 
     def finalists(self, count: int) -> list[Layout]:
         """The `count` best, as many of different depths, and the best of the first placements: what seems better than
         that may not be, where uplinks or downlinks bind."""
-        best = [layout for _, layout in self.ranked()[:count]]
+        best = [layout for _, layout in self._population.ranked()[:count]]
         start = min(self._starts, key=self._objective, default=None)
-        return list(dict.fromkeys([*best, *self._parents()[:count], *([start] if start is not None else [])]))
+        return list(
+            dict.fromkeys([*best, *self._population.parents()[:count], *([start] if start is not None else [])])
+        )
 
     def look_at(self, placements: Iterable[Stages]) -> None:
         """Price placements as they are, to the last one whatever the budget, unless they are told to stop."""
         for stages in placements:
-            if self.best_of and self._budget.stop():
+            if self._population and self._budget.stop():
                 break
             self._admit(Layout.of(self._problem, stages))
 
@@ -97,41 +90,29 @@ class Evolution:
             fits = layout.fits(self._problem)
             self._admit(layout if fits else Layout.of(self._problem, _stages(layout)))
         self._survey(shapes)
-        if self.best_of:
+        if self._population:
             side_by_side(self._evolve, self._budget.cores)
 
     def _evolve(self, number: int) -> None:
         """Evolve until the budget is spent, beside other threads; `number` 0 looks at single changes in the end."""
         rng = np.random.default_rng([self._seed, number] if number else self._seed)
         while not self._budget.spent():
-            best = self._best()[1]
+            best = self._population.ranked()[0][1]
             if number == 0 and best != self._settled and is_to_settle(best, len(self._problem.forward), self._budget):
                 self._settle()
                 continue
-            fresh = self._fresh()
+            fresh = self._population.fresh()
             if fresh is not None:
                 self._descend(fresh, WARM, rng)
             else:
                 self._descend(self._child(rng), WARM * float(rng.choice((0.2, 1.0, 2.0))), rng)
 
-    def _best(self) -> tuple[float, Layout]:
-        return self.ranked()[0]
-
-    def _fresh(self) -> Layout | None:
-        """Return the best layout of a number of stages of which none was annealed yet; None: there is none."""
-        parents = self._parents()
-        with self._lock:
-            layout = next((one for one in parents if len(one.counts) not in self._annealed_depths), None)
-            if layout is not None:
-                self._annealed_depths.add(len(layout.counts))
-        return layout
-
     def _settle(self) -> None:
         """Change the best layout as long as any single change makes it better, and the budget lasts."""
-        begun, free = self._best(), self._any_counts
+        begun, free = self._population.ranked()[0], self._any_counts
         for objective, layout in improvements(self._problem, begun, self._objective, self._budget, any_counts=free):
-            self._keep(objective, layout)
-        self._settled = self._best()[1]
+            self._population.keep(objective, layout)
+        self._settled = self._population.ranked()[0][1]
 
     def _survey(self, shapes: Sequence[Shape]) -> None:
         """Look at the shapes' first placements: foretell all, then price the best of the best depths."""
@@ -144,7 +125,7 @@ class Evolution:
             while True:
                 with self._lock:
                     shape = next(turns, None)
-                if shape is None or (self._budget.used() >= enough and (foretold or self.best_of)):
+                if shape is None or (self._budget.used() >= enough and (foretold or self._population)):
                     break
                 for stages in starts(self._problem, near, shape, self._any_counts):
                     seconds = self._foretold(stages)
@@ -186,23 +167,12 @@ class Evolution:
             return
         self.fitted = True
         self._budget.spend(1)
-        self._keep(self._objective(layout), layout)
+        self._population.keep(self._objective(layout), layout)
 
     def _objective(self, layout: Layout) -> float:
         peers, counts, _, layers = layout.arrays()
         moving = moving_a_step(self._problem, self._standing, peers, counts, layers)
         return layout.cost(self._problem).total + moving
-
-    def _keep(self, objective: float, layout: Layout) -> None:
-        if not np.isfinite(objective):
-            return
-        with self._lock:
-            best = min((kept[0] for kept in self.best_of.values()), default=np.inf)
-            known = self.best_of.get(layout.counts)
-            if known is None or objective < known[0]:
-                self.best_of[layout.counts] = (objective, layout)
-            if objective < best:
-                self.history.append((self._budget.elapsed(), objective))
 
     def _descend(self, layout: Layout, warm: float, rng: np.random.Generator) -> None:
         """Anneal from a layout: a long step on a short one first, as placements and layers are alike for both."""
@@ -217,7 +187,7 @@ class Evolution:
                     kept = replace(again, layers=found.layers)
                     self._admit(kept if kept.fits(self._problem) else None)
             return
-        self._annealed(self._problem, layout, warm, self._keep, rng)
+        self._annealed(self._problem, layout, warm, self._population.keep, rng)
 
     def _annealed(
         self,
@@ -251,23 +221,18 @@ class Evolution:
             met(objective, layout)
         return layout
 
-    def _parents(self) -> list[Layout]:
-        """The best layout of each number of stages, best first."""
-        best: dict[int, Layout] = {}
-        for _, layout in self.ranked():
-            best.setdefault(len(layout.counts), layout)
-        return list(best.values())[:PARENTS]
-
     def _child(self, rng: np.random.Generator) -> Layout:
         """A new layout out of those kept."""
-        parents = self._parents()
+        parents = self._population.parents()
         parent = parents[int(rng.integers(len(parents), size=2).min())]
         dice = rng.random()
         stages = _stages(parent)
         if self._any_depth and dice < 0.4:
             stages = regrouped(stages, self._problem.layers, self._problem.micro_batches, rng)
         elif dice < 0.6:
-            alike = [one for _, one in self.ranked() if len(one.counts) == len(parent.counts) and one != parent]
+            alike = [
+                one for _, one in self._population.ranked() if len(one.counts) == len(parent.counts) and one != parent
+            ]
             mates = alike[:PARENTS]
             if mates:
                 stages = crossed(stages, _stages(mates[int(rng.integers(len(mates)))]), rng)
