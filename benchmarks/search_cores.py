@@ -33,7 +33,7 @@ def rows(members: int, micro_batches: int, seconds: float, seeds: int) -> Iterat
         for seed in range(seeds):
             for cores in (1, 2):
                 plan = allocate(view, work, seed, seconds, cores=cores)
-                looked_at[cores].append(plan.evaluations)
+                looked_at[cores].append(plan.evaluations or 0)
                 steps[cores].append(priced(view, work, plan))
             console.print(f"{name}, seed {seed}: {steps[1][-1]:.2f} s, {steps[2][-1]:.2f} s")
         ratios = [two / one for one, two in zip(steps[1], steps[2], strict=True)]

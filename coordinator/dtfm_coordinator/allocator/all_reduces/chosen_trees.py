@@ -67,13 +67,13 @@ def with_trees(
     if max(now) - least < WORTH * cost.total:
         return plan, cost
     posed = [one for one, seconds in zip(posed, now, strict=True) if seconds > least]
-    made = dict[int, tuple[Parts, Trees]]()
+    made, threads = dict[int, tuple[Parts, Trees]](), min(len(posed), all_cores())
 
     def search(number: int) -> None:
-        for at in range(number, len(posed), all_cores()):
+        for at in range(number, len(posed), threads):
             made[at] = posed[at].searched()
 
-    side_by_side(search, all_cores())
+    side_by_side(search, threads)
 
     def laid_along(places: Collection[int]) -> tuple[Plan, PredictedSeconds]:
         tried = plan
@@ -110,7 +110,9 @@ class _Posed:
     ready: Floats
     """Seconds at which each holder has ended its last action."""
     size: float
+    """Bytes of all gradients, as coded for the wire."""
     between: float
+    """Bytes of a sum of several, in fp32, over what they are coded."""
 
     @classmethod
     def of(cls, links: Links, work: Workload, plan: Plan, one: Reduction, ends: Mapping[str, float]) -> Self:
