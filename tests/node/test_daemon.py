@@ -107,10 +107,30 @@ async def test_a_coordinator_that_is_slow_to_tell_the_time_is_waited_for(
     await asyncio.wait_for(control.asked.wait(), 30)
     await settle()
     assert not task.done()
-    control.clock_ahead = -3600.0
+    control.clock_ahead = 3600.0
     control.clock_told.set()
     await asyncio.wait_for(task, 30)
-    assert followed == [-3600.0]
+    assert followed == [3600.0]
+
+
+@pytest.mark.parametrize(("second", "followed"), [(-3600.0, [-3600.0]), (0.1, [])])
+async def test_a_message_that_was_read_late_sets_no_clock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, second: float, followed: list[float]
+) -> None:
+    """The clock of a machine that was busy for seconds looks as if it were ahead by as much."""
+    went_by: list[float] = []
+    monkeypatch.setattr("dtfm_node.arrival.go_by", went_by.append)
+    daemon, control, entry = entering(tmp_path, True, 30.0)
+    control.clock_ahead = -3600.0
+    daemon._inbox._take_job("", JOB)
+    task = asyncio.create_task(entry)
+    await asyncio.wait_for(control.asked.wait(), 30)
+    while control.clock_told.is_set():  # noqa: ASYNC110 - the node looks around in its own time
+        await asyncio.sleep(0)
+    control.clock_ahead = second
+    control.clock_told.set()
+    await asyncio.wait_for(task, 30)
+    assert went_by == followed
 
 
 async def test_a_coordinator_that_never_tells_the_time_keeps_nobody_out(tmp_path: Path) -> None:

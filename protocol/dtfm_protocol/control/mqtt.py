@@ -214,9 +214,10 @@ class ControlPlane:
         """Function that is told of messages by coordinators which verify, and which this version cannot read."""
         self.last_error = ""
         self.clock_ahead: float | None = None
-        """Seconds that the coordinator's clock is ahead of this machine's, transit included; None: not known."""
+        """Seconds that the coordinator's clock is ahead of this machine's, by the message that took the least time on
+        its way: the longer one takes, the less it tells. None: not known."""
         self.clock_told = asyncio.Event()
-        """Event that is set once `clock_ahead` is known."""
+        """Event that is set whenever a message tells of `clock_ahead`; whoever waits for another one clears it."""
         self.remote = ""
         """IP address at which the broker was reached last; "": it was not."""
         self._addresses = (address, *others)
@@ -369,7 +370,8 @@ class ControlPlane:
             if not self._is_news(letter, body):
                 return
             if topic.author == "coordinator" and not message.retain:  # a retained one may be of any age
-                self.clock_ahead = letter.at - time.time()
+                told = letter.at - time.time()
+                self.clock_ahead = told if self.clock_ahead is None else max(told, self.clock_ahead)
                 self.clock_told.set()
             done = self._readers[topic.name](letter.sender, body)
             if done is not None:
