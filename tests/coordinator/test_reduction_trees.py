@@ -171,16 +171,21 @@ def test_what_a_slow_link_would_carry_goes_around_it() -> None:
     assert all(one.parent(owner, 0) != 1 and one.parent(owner, 1) != 0 for owner in one.owners if owner > 1)
 
 
-def test_stages_whose_reductions_take_equally_long_have_trees_together() -> None:
-    """One that is faster makes no step shorter."""
-    view = far_apart(8, slow=0.1)
+def two_stages(slow: float, second: float) -> tuple[View, Workload, Plan]:
+    """Two stages of four, each with one slow pair of links: Gbit/s of the first one's and the second one's."""
+    view = far_apart(8, slow)
     rates = view.bandwidth_gbps.copy()
-    rates[4, 5] = rates[5, 4] = 0.1
+    rates[4, 5] = rates[5, 4] = second
     view = View(nodes=view.nodes, latency_ms=view.latency_ms, bandwidth_gbps=rates)
     half = DEMAND.layers // 2
-    stages = ((0, half), (half, DEMAND.layers))
     routes = tuple((f"p{number}", f"p{4 + number}") for number in range(4))
-    plan, work = Plan(stages=stages, routes=routes), Workload(DEMAND, 4, Planning(schedule="1f1b"))
+    plan = Plan(stages=((0, half), (half, DEMAND.layers)), routes=routes)
+    return view, Workload(DEMAND, 4, Planning(schedule="1f1b")), plan
+
+
+def test_stages_whose_reductions_take_equally_long_have_trees_together() -> None:
+    """One that is faster makes no step shorter."""
+    view, work, plan = two_stages(slow=0.1, second=0.06)
     before = predict(view, work, plan).cost
     found, cost = with_trees(view, work, plan, before)
     assert found.trees is not None
@@ -198,14 +203,7 @@ def test_stages_whose_reductions_take_equally_long_have_trees_together() -> None
 
 def test_a_stage_that_no_step_waits_for_has_no_trees() -> None:
     """The other one's slow link is slower by far."""
-    view = far_apart(8, slow=0.02)
-    rates = view.bandwidth_gbps.copy()
-    rates[4, 5] = rates[5, 4] = 0.5
-    view = View(nodes=view.nodes, latency_ms=view.latency_ms, bandwidth_gbps=rates)
-    half = DEMAND.layers // 2
-    routes = tuple((f"p{number}", f"p{4 + number}") for number in range(4))
-    plan = Plan(stages=((0, half), (half, DEMAND.layers)), routes=routes)
-    work = Workload(DEMAND, 4, Planning(schedule="1f1b"))
+    view, work, plan = two_stages(slow=0.02, second=0.5)
     found, _ = with_trees(view, work, plan, predict(view, work, plan).cost)
     assert found.trees is not None
     assert [bool(trees) for trees in found.trees.stages] == [True, False]
