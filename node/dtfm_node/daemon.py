@@ -32,6 +32,7 @@ from dtfm_node.limits.machine_readings import SystemReadings
 from dtfm_node.links import probe
 from dtfm_node.links.pacing import UplinkPacer
 from dtfm_node.links.publisher import Publisher
+from dtfm_node.links.witness import Witness
 from dtfm_node.node_options import NodeOptions
 from dtfm_node.runner.ahead_fetch import AheadFetch
 from dtfm_node.runner.plan_check import spare_memory
@@ -235,9 +236,9 @@ class Daemon:
             pieces = PieceFolder(self._folder / BASE_FOLDER)
             budget.counts(lambda: sum(shards.sizes().values()))
             budget.counts(lambda: sum(pieces.sizes().values()))
-            uplink = UplinkPacer()
+            uplink, witness = UplinkPacer(), Witness()
             uplink.traffic = self._reporter.traffic
-            await plane.serve(probe.PROBE, self._unless_paused(lambda stream: probe.answer(stream, uplink)))
+            await plane.serve(probe.PROBE, self._unless_paused(lambda stream: probe.answer(stream, uplink, witness)))
             await plane.serve(SHARDS, self._unless_paused(lambda stream: serve_shards(stream, shards.find)))
             await plane.serve(BASE, self._unless_paused(lambda stream: serve_base(stream, pieces)))
             profile = profile.model_copy(update={"addresses": await plane.addresses()})
@@ -254,7 +255,7 @@ class Daemon:
                 giver = AheadGiver(holdings, uplink, machine.compute, spare)
                 give = self._unless_paused(lambda stream: serve_state(stream, holdings, giver.give))
                 await plane.serve(STATE, give)
-                publisher = Publisher(plane, planes.discovery, registry, profile, uplink)
+                publisher = Publisher(plane, planes.discovery, registry, profile, uplink, witness)
                 promise_store = PromiseStore(
                     self._folder / "promise.json", holdings, self._reporter, lambda: self._inbox.heard.call
                 )

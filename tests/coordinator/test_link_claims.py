@@ -10,6 +10,7 @@ from dtfm_coordinator.links.link_claims import doubtful
 from dtfm_coordinator.links.link_table import LinkTable
 from dtfm_coordinator.links.plan_revision import PlanRevision
 from dtfm_coordinator.links.probe_rounds import pair_rounds
+from dtfm_protocol.control.messages import ProbeResult, ProbeRound
 from dtfm_protocol.discovery.records import Link, LinkReport
 from dtfm_protocol.plan.plan import Plan
 from tests.coordinator.test_link_table import member
@@ -62,6 +63,22 @@ def test_a_plan_has_such_a_link_measured_once_before_it_begins() -> None:
     tell(links, "a", "liar", 0.01)
     assert not revision.stands()
     assert revision.planned(PLAN, view) == []
+
+
+@pytest.mark.parametrize(("seen", "is_doubted"), [(0.9, False), (0.02, True)])
+def test_what_the_other_end_has_seen_of_a_measurement_need_not_be_measured_again(seen: float, is_doubted: bool) -> None:
+    """If it is what was told: it bears a claim out, and takes nothing of the other end's word for its own."""
+    links, others = told(0.01), ProbeRound(id=7, pairs=(("liar", "a"),), addresses={})
+    links.requests.ask(others)
+    link = Link(round_trip_ms=20.0, sent_gbps=1.0, received_gbps=1.0)
+    links.answered("liar", ProbeResult(round=7, link=link))
+    assert links.doubtful([LIAR_AB]) == [("a", "liar")]
+    for teller, number in (("b", 7), ("a", 6), ("liar", 7)):  # whoever else says so
+        links.answered(teller, ProbeResult(round=number, link=link))
+        assert links.doubtful([LIAR_AB]) == [("a", "liar")]
+    links.answered("a", ProbeResult(round=7, link=link.model_copy(update={"sent_gbps": seen, "received_gbps": 2.0})))
+    assert links.doubtful([LIAR_AB]) == ([("a", "liar")] if is_doubted else [])
+    assert links.gbps("liar", "a") == links.gbps("a", "liar") == 1.0
 
 
 def test_who_is_contradicted_is_believed_up_to_what_others_have_seen() -> None:

@@ -1,5 +1,7 @@
 """A result is taken once, from whom it was asked of, for the round in which it was asked."""
 
+from collections.abc import Callable
+
 import pytest
 
 from dtfm_coordinator.links.probe_requests import ProbeRequests
@@ -106,3 +108,22 @@ def test_a_record_from_before_the_last_result_is_outdated_whatever_clocks_say() 
     assert not requests.is_outdated("b", old)
     requests.forget("a")
     assert not requests.is_outdated("a", old)
+
+
+def test_whoever_was_measured_with_may_tell_once_what_it_has_seen() -> None:
+    requests = ProbeRequests()
+    requests.ask(pairs(7, "ab", "cd"))
+    assert requests.watched("a", 7) is requests.watched("b", 6) is requests.watched("e", 7) is None
+    assert requests.watched("b", 7) == "a"
+    assert requests.watched("b", 7) is None
+    assert requests.awaits("a", 7), "only who measures is waited for"
+
+
+@pytest.mark.parametrize(
+    "forget", [lambda one: one.forget("a"), lambda one: one.forget("b"), lambda one: one.forget_pair("b", "a")]
+)
+def test_of_a_measurement_that_counts_no_more_nobody_tells(forget: Callable[[ProbeRequests], None]) -> None:
+    requests = ProbeRequests()
+    requests.ask(pairs(7, "ab"))
+    forget(requests)
+    assert requests.watched("b", 7) is None

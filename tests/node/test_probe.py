@@ -8,6 +8,7 @@ import pytest
 
 from dtfm_node.links import probe, rate_search
 from dtfm_node.links.pacing import HEADROOM, UplinkPacer
+from dtfm_node.links.witness import Witness
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.transport.in_memory import MemoryDataPlane, MemoryNetwork, MemoryStream
 from dtfm_protocol.wire.stream import Bytes, BytesOnTheWay, Stream, StreamClosed, Unreachable, write_message
@@ -84,7 +85,9 @@ def known(round_trip: float) -> UplinkPacer:
 
 
 async def answering(network: MemoryNetwork, peer: str = "other") -> None:
-    await MemoryDataPlane(network, peer).serve(probe.PROBE, lambda stream: probe.answer(stream, UplinkPacer()))
+    await MemoryDataPlane(network, peer).serve(
+        probe.PROBE, lambda stream: probe.answer(stream, UplinkPacer(), Witness())
+    )
 
 
 @pytest.mark.parametrize(
@@ -99,7 +102,7 @@ async def test_a_probe_finds_a_links_delay_and_both_speeds(
     monkeypatch.setattr(probe, "time", clock)
 
     async def answer(stream: Stream) -> None:
-        await probe.answer(Shaped(stream, clock, up, 0.0), UplinkPacer())
+        await probe.answer(Shaped(stream, clock, up, 0.0), UplinkPacer(), Witness())
 
     await MemoryDataPlane(network, "other").serve(probe.PROBE, answer)
     link = await probe.probe(ShapedPlane(network, clock, down, delay), "other", UplinkPacer())
@@ -123,7 +126,7 @@ async def test_a_quick_probe_finds_both_speeds_about_in_seconds(
     monkeypatch.setattr(probe, "time", clock)
 
     async def answer(stream: Stream) -> None:
-        await probe.answer(Shaped(stream, clock, up, 0.0), UplinkPacer())
+        await probe.answer(Shaped(stream, clock, up, 0.0), UplinkPacer(), Witness())
 
     await MemoryDataPlane(network, "other").serve(probe.PROBE, answer)
     link = await probe.probe(ShapedPlane(network, clock, down, delay), "other", UplinkPacer(), quick=True)
@@ -192,7 +195,7 @@ async def test_a_probe_says_when_either_end_sends_or_receives_much_else_meanwhil
         return counted[0], counted[1]
 
     async def answer(stream: Stream) -> None:
-        await probe.answer(Shaped(stream, clock, 1e6, 0.0), theirs)
+        await probe.answer(Shaped(stream, clock, 1e6, 0.0), theirs, Witness())
 
     await MemoryDataPlane(network, "other").serve(probe.PROBE, answer)
     alone = await probe.probe(ShapedPlane(network, clock, 1e6, 0.01), "other", ours, quick=True)
@@ -228,7 +231,7 @@ async def test_where_no_queue_grows_a_link_may_carry_more_and_is_tried_for_a_whi
     clock, network, spent = Clock(), MemoryNetwork(), []
     monkeypatch.setattr(probe, "time", clock)
     await MemoryDataPlane(network, "other").serve(
-        probe.PROBE, lambda stream: probe.answer(Shaped(stream, clock, 2e6, 0.0), UplinkPacer())
+        probe.PROBE, lambda stream: probe.answer(Shaped(stream, clock, 2e6, 0.0), UplinkPacer(), Witness())
     )
     for clock.queued in (None, 0.5, 0.0):
         clock.now = 0.0
@@ -268,7 +271,7 @@ async def test_one_transfer_that_is_disturbed_makes_no_link_faster_or_slower(
     monkeypatch.setattr(probe, "time", clock)
     monkeypatch.setattr(probe, "_transfer", disturbed)
     await MemoryDataPlane(network, "other").serve(
-        probe.PROBE, lambda stream: probe.answer(Shaped(stream, clock, rate, 0.0), UplinkPacer())
+        probe.PROBE, lambda stream: probe.answer(Shaped(stream, clock, rate, 0.0), UplinkPacer(), Witness())
     )
     uplink = UplinkPacer() if before is None else known(before)
     link = await probe.probe(ShapedPlane(network, clock, rate, 0.005), "other", uplink)
@@ -323,7 +326,7 @@ async def test_a_link_that_has_become_slow_is_measured_by_one_transfer_each_way(
     monkeypatch.setattr(probe, "_transfer", counted)
     clock.queued = 1.5
     await MemoryDataPlane(network, "other").serve(
-        probe.PROBE, lambda stream: probe.answer(Shaped(stream, clock, 2e5, 0.0), UplinkPacer())
+        probe.PROBE, lambda stream: probe.answer(Shaped(stream, clock, 2e5, 0.0), UplinkPacer(), Witness())
     )
     link = await probe.probe(ShapedPlane(network, clock, 2e5, 0.01), "other", known(0.02))
     assert transfers == 2
@@ -344,7 +347,7 @@ async def test_frames_wait_at_both_ends_while_their_link_is_measured(monkeypatch
         return took
 
     monkeypatch.setattr(probe, "_transfer", watched)
-    await MemoryDataPlane(network, "other").serve(probe.PROBE, lambda stream: probe.answer(stream, theirs))
+    await MemoryDataPlane(network, "other").serve(probe.PROBE, lambda stream: probe.answer(stream, theirs, Witness()))
     async with asyncio.timeout(30):
         await probe.probe(MemoryDataPlane(network, "me"), "other", ours)
         await asyncio.gather(*waiting)
@@ -388,12 +391,12 @@ async def test_a_request_for_what_no_link_has_is_refused(message: dict[str, obje
     ours, theirs = MemoryStream.pair("me", "other")
     await write_message(ours, probe.ProbeRequest.model_construct(**message))
     with pytest.raises(Refused, match="ProbeRequest"):
-        await probe.answer(theirs, UplinkPacer())
+        await probe.answer(theirs, UplinkPacer(), Witness())
 
 
 async def test_an_answer_ends_with_its_stream() -> None:
     ours, theirs = MemoryStream.pair("me", "other")
-    answer = asyncio.create_task(probe.answer(theirs, UplinkPacer()))
+    answer = asyncio.create_task(probe.answer(theirs, UplinkPacer(), Witness()))
     await ours.close()
     with pytest.raises(StreamClosed):
         await answer
@@ -404,7 +407,7 @@ async def test_links_that_share_a_line_carry_together_what_the_line_does(monkeyp
     monkeypatch.setattr(probe, "time", clock)
 
     async def answer(stream: Stream) -> None:
-        await probe.answer(Shaped(stream, clock, 20e6, 0.0), UplinkPacer())
+        await probe.answer(Shaped(stream, clock, 20e6, 0.0), UplinkPacer(), Witness())
 
     for peer in "abc":
         await MemoryDataPlane(network, peer).serve(probe.PROBE, answer)
@@ -446,7 +449,7 @@ async def test_both_sides_learn_what_they_can_send(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(probe, "time", clock)
 
     async def answer(stream: Stream) -> None:
-        await probe.answer(Shaped(stream, clock, 1e9, 0.0), theirs)
+        await probe.answer(Shaped(stream, clock, 1e9, 0.0), theirs, Witness())
 
     await MemoryDataPlane(network, "other").serve(probe.PROBE, answer)
     link = await probe.probe(ShapedPlane(network, clock, 2e6, 0.01), "other", ours)

@@ -11,8 +11,10 @@ import pytest
 
 from dtfm_node.links import probe
 from dtfm_node.links.pacing import UplinkPacer
+from dtfm_node.links.witness import Witness
+from dtfm_protocol.discovery.records import Link
 from dtfm_protocol.transport.rate_cap import RateCap, TrafficCaps
-from dtfm_protocol.wire.stream import Stream
+from dtfm_protocol.wire.stream import Stream, write_message
 from tests.protocol.direct_planes import ALICE, BOB, PATIENCE, World
 
 
@@ -42,8 +44,10 @@ async def test_one_flow_each_way_tells_what_a_link_carries_by_the_kernels_counts
 
     monkeypatch.setattr(probe, "_flow", noted)
     world, ours, theirs, caps = World(), Watched(), Watched(), TrafficCaps(RateCap(2e6), RateCap())
+    witness, told = Witness(), dict[str, Link]()
+    witness.when_seen = told.__setitem__
     async with asyncio.timeout(PATIENCE), world.peer(ALICE, caps=caps) as a, world.peer(BOB) as b:
-        await b.serve(probe.PROBE, lambda stream: probe.answer(stream, theirs))
+        await b.serve(probe.PROBE, lambda stream: probe.answer(stream, theirs, witness))
         link = await probe.probe(a, b.peer_id, ours, quick=True)
         while theirs.round_trip(a.peer_id, "direct") is None:  # noqa: ASYNC110 - it is on its way
             await asyncio.sleep(0.01)
@@ -53,6 +57,9 @@ async def test_one_flow_each_way_tells_what_a_link_carries_by_the_kernels_counts
     assert made == ["send", "fetch"]
     assert not ours.held
     assert not theirs.held, "frames of the other end wait"
+    seen = told[a.peer_id]
+    assert seen.received_gbps == pytest.approx(link.sent_gbps, rel=0.25)
+    assert seen.sent_gbps > 10 * seen.received_gbps
 
 
 @pytest.mark.parametrize("way", ["send", "fetch"])
@@ -70,7 +77,7 @@ async def test_what_training_sends_beside_a_flow_counts_as_the_links(way: str, m
 
     async with asyncio.timeout(PATIENCE), world.peer(slow, caps=caps) as from_, world.peer(fast) as to:
         here, there = (from_, to) if way == "send" else (to, from_)
-        await there.serve(probe.PROBE, lambda stream: probe.answer(stream, UplinkPacer()))
+        await there.serve(probe.PROBE, lambda stream: probe.answer(stream, UplinkPacer(), Witness()))
         await to.serve("frames", swallow)
         frames = await from_.open(to.peer_id, "frames")
 
@@ -86,3 +93,20 @@ async def test_what_training_sends_beside_a_flow_counts_as_the_links(way: str, m
         await asyncio.wait({sending})
     assert (link.sent_gbps if way == "send" else link.received_gbps) == pytest.approx(caps.up.gbps, rel=0.25)
     assert passed >= 1 << 18
+
+
+@pytest.mark.parametrize("kinds", [(), ("send",), ("fetch",)])
+async def test_of_half_a_measurement_nothing_is_told(kinds: tuple[Any, ...]) -> None:
+    """Nor of one that ends before anything has come: whoever asks for that learns nothing, and says nothing by it."""
+    world, witness, told = World(), Witness(), dict[str, Link]()
+    witness.when_seen = told.__setitem__
+    async with asyncio.timeout(PATIENCE), world.peer(ALICE) as a, world.peer(BOB) as b:
+        await b.serve(probe.PROBE, lambda stream: probe.answer(stream, uplink, witness))
+        uplink = UplinkPacer()
+        for kind in kinds:
+            await probe._flow(await a.open(b.peer_id, probe.PROBE), kind, 1e-3, lambda: None, a.carried)
+        stream = await a.open(b.peer_id, probe.PROBE)
+        await write_message(stream, probe.ProbeRequest(kind="found", gbps=1.0, round_trip=1e-3))
+        while uplink.round_trip(a.peer_id, "direct") is None:  # noqa: ASYNC110 - it is on its way
+            await asyncio.sleep(0.01)
+    assert told == {}

@@ -12,6 +12,7 @@ from dtfm_node.control.reporter import Reporter
 from dtfm_node.links import publisher as listings
 from dtfm_node.links.pacing import UplinkPacer
 from dtfm_node.links.publisher import Publisher
+from dtfm_node.links.witness import Witness
 from dtfm_protocol.control.messages import Fan, ProbeResult, ProbeRound, Report, Topic
 from dtfm_protocol.discovery.records import Limits, Link, LinkReport, Profile
 from dtfm_protocol.discovery.registry import Registry
@@ -68,7 +69,7 @@ async def test_a_node_that_has_moved_is_found_at_its_new_addresses_at_once() -> 
 def publisher_on(discovery: MemoryDiscovery, clock: ManualClock) -> Publisher:
     """A publisher of no links."""
     plane = MemoryDataPlane(discovery._network, ME.peer_id)
-    return Publisher(plane, discovery, REGISTRY, PROFILE, UplinkPacer(), clock)
+    return Publisher(plane, discovery, REGISTRY, PROFILE, UplinkPacer(), Witness(), clock)
 
 
 def listing_on(discovery: MemoryDiscovery, clock: ManualClock) -> tuple[Publisher, asyncio.Task[None]]:
@@ -249,6 +250,27 @@ async def test_a_result_is_said_again_with_every_report_until_a_later_one(
     measuring.cancel()
 
 
+async def test_what_was_seen_of_the_other_ends_measurement_is_told_for_the_round_in_which_that_one_measures(
+    reporter: Reporter, clock: ManualClock
+) -> None:
+    publisher = publisher_on(Forgetful(MemoryNetwork(), ME.peer_id), clock)
+    link, rounds = Link(round_trip_ms=1.0, sent_gbps=2.0, received_gbps=3.0), asyncio.Queue[ProbeRound]()
+    publisher._witness.when_seen("near", link)
+    measuring = asyncio.create_task(publisher.measure(rounds, reporter))
+    for turn in (pair_of(3, "far", ME.peer_id), pair_of(4, "near", ME.peer_id)):
+        rounds.put_nowait(turn)
+        await settle()
+        publisher._witness.when_seen("far", link)
+        assert reporter._report.probed == ProbeResult(round=3, link=link)
+    publisher._witness.when_seen("near", link)
+    assert reporter._report.probed == ProbeResult(round=4, link=link)
+    rounds.put_nowait(pair_of(5, "near", "far"))
+    await settle()
+    publisher._witness.when_seen("near", link)
+    measuring.cancel()
+    assert reporter._report.probed == ProbeResult(round=4, link=link), "nobody has asked for it"
+
+
 async def test_round_trips_are_taken_all_at_once_and_who_does_not_answer_is_missing(
     monkeypatch: pytest.MonkeyPatch, reporter: Reporter, clock: ManualClock
 ) -> None:
@@ -319,7 +341,7 @@ async def test_a_link_is_measured_anew_when_streams_take_another_way(monkeypatch
     network, me = MemoryNetwork(), Identity.generate()
     plane, discovery = MemoryDataPlane(network, me.peer_id), MemoryDiscovery(network, me.peer_id)
     uplink = UplinkPacer()
-    publisher = Publisher(plane, discovery, Registry("swarm", Post("swarm", me)), PROFILE, uplink)
+    publisher = Publisher(plane, discovery, Registry("swarm", Post("swarm", me)), PROFILE, uplink, Witness())
     measured: list[str] = []
 
     async def measure(plane: MemoryDataPlane, peer: str, given: UplinkPacer, *, quick: bool) -> Link:

@@ -52,7 +52,8 @@ class LinkTable:
         self._shared: set[frozenset[str]] = set()
         """Pairs whose last measurement shared a line."""
         self._confirmed: dict[Pair, float] = {}
-        """Gbit/s of links that both ends have measured, one after the other."""
+        """Gbit/s of links that both ends have measured, one after the other, or that the other end has seen while one
+        measured."""
         self.requests = ProbeRequests()
 
     def tried(self, pairs: Sequence[Pair]) -> None:
@@ -221,7 +222,12 @@ class LinkTable:
         return gbps
 
     def answered(self, peer: str, result: ProbeResult) -> None:
-        """Take over what a peer says that it has measured, if it is what it was asked for, and new."""
+        """Take over what a peer says that it has measured, if it is what it was asked for, and new; or what it has seen
+        of the other end's measurement."""
+        other, link = self.requests.watched(peer, result.round), result.link
+        if other is not None and link is not None:
+            self._confirmed |= {(peer, other): link.sent_gbps, (other, peer): link.received_gbps}
+            return
         wanted = self.requests.echoes_of(peer, result.round)
         found = self.requests.take(peer, result)
         if found is None:

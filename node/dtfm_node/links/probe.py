@@ -13,6 +13,7 @@ from pydantic import Field
 from dtfm_node.links.pacing import HEADROOM, UplinkPacer
 from dtfm_node.links.rate_search import FIRST_BYTES, LAST_BYTES, PIECE_BYTES, RateSearch, paced
 from dtfm_node.links.steady_rate import SteadyRate
+from dtfm_node.links.witness import Witness
 from dtfm_protocol.bounds import Count
 from dtfm_protocol.discovery.records import Limits, Link
 from dtfm_protocol.identity.keys import short
@@ -186,9 +187,9 @@ def _bounded(size: float) -> int:
     return int(min(LAST_BYTES, max(FIRST_BYTES, size)))
 
 
-async def answer(stream: Stream, uplink: UplinkPacer) -> None:
+async def answer(stream: Stream, uplink: UplinkPacer, witness: Witness) -> None:
     """Answer the requests of a peer that measures, until its stream ends. From the first for which frames must wait on,
-    they do."""
+    they do. `witness` watches flows."""
     poured, holds = 0, False
     with contextlib.ExitStack() as stack:
         while True:
@@ -200,19 +201,19 @@ async def answer(stream: Stream, uplink: UplinkPacer) -> None:
                 for _ in range(min(request.size, MORE_ECHOES)):
                     await stream.write(await stream.read(len(_ECHO)))
             elif request.kind == "send":
-                others = _OtherTraffic(uplink, request.size, sends=False)
-                await write_message(
-                    stream, Swallowed(seconds=await _swallow(stream, request.size), others=others.bytes)
-                )
+                others, coming = _OtherTraffic(uplink, request.size, sends=False), _swallow(stream, request.size)
+                seconds = await (witness.watching(stream, "send", coming) if request.beside else coming)
+                await write_message(stream, Swallowed(seconds=seconds, others=others.bytes))
             elif request.kind == "fetch":
                 stream.pace(request.pace or math.inf)
-                others = _OtherTraffic(uplink, request.size, sends=True)
-                await _pour(stream, request.size)
+                others, going = _OtherTraffic(uplink, request.size, sends=True), _pour(stream, request.size)
+                await (witness.watching(stream, "fetch", going) if request.beside else going)
                 poured = others.bytes
             elif request.kind == "queued":
                 await write_message(stream, Queued(seconds=stream.queued(), others=poured))
             else:
                 uplink.measured(stream.peer, request.gbps, request.round_trip, stream.way)
+                witness.ended(stream)
 
 
 def _is_counted(stream: Stream) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dtfm_node.control.reporter import Reporter
 from dtfm_node.links.pacing import UplinkPacer
 from dtfm_node.links.probe import echo, fan, probe
+from dtfm_node.links.witness import Witness
 from dtfm_protocol.control.messages import ECHO_LIMIT, ProbeResult, ProbeRound
 from dtfm_protocol.discovery.records import Limits, Link, LinkReport, Profile
 from dtfm_protocol.discovery.registry import Discovery, Registry
@@ -29,11 +30,13 @@ class Publisher:
         registry: Registry,
         profile: Profile,
         uplink: UplinkPacer,
+        witness: Witness,
         clock: MonotonicClock | None = None,
     ) -> None:
+        """Nothing is measured yet; `witness` tells what was seen of others' measurements."""
         self._clock = clock or MonotonicClock()
         self._plane, self._discovery, self._registry, self._profile = plane, discovery, registry, profile
-        self._uplink = uplink
+        self._uplink, self._witness = uplink, witness
         self._links: dict[str, Link] = {}
         self._limits: Limits | None = None
         self._probed = 0
@@ -104,9 +107,17 @@ class Publisher:
     async def measure(self, rounds: asyncio.Queue[ProbeRound], reporter: Reporter) -> None:
         """Measure and report the links that the coordinator asks for, one round at a time, until cancelled.
 
-        The DHT's copy is for a coordinator that comes back, or another one.
+        The DHT's copy is for a coordinator that comes back, or another one. Of a link that the other end measures it
+        reports what it has seen of that.
         """
-        unpublished = False
+        unpublished, watched = False, ("", 0)
+
+        def seen(peer: str, link: Link) -> None:
+            if peer == watched[0]:
+                reporter.note(probed=ProbeResult(round=watched[1], link=link))
+                reporter.hurry()
+
+        self._witness.when_seen = seen
         while True:
             try:
                 async with self._clock.timeout(TIMEOUTS.links_calm if unpublished else None):
@@ -118,6 +129,7 @@ class Publisher:
                 except (OSError, RuntimeError) as error:
                     self._is_not_found(f"cannot publish links to the DHT: {error}")
                 continue
+            watched = next((peer for peer, other in turn.pairs if other == self._plane.peer_id), ""), turn.id
             found = await self._act(turn)
             if found is not None:
                 self._probed, unpublished = turn.id, True
