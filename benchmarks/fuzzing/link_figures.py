@@ -16,6 +16,7 @@ from dtfm_coordinator.links.link_table import LinkTable
 from dtfm_coordinator.membership.members import Member
 from dtfm_node.links.pacing import UplinkPacer
 from dtfm_node.links.probe import ProbeRequest, Queued, Swallowed, answer, probe
+from dtfm_node.links.witness import Witness
 from dtfm_protocol.control.messages import REPORT, ProbeResult, ProbeRound, Report
 from dtfm_protocol.discovery.records import Limits, Link, Profile
 from dtfm_protocol.view.view import LayerSeconds
@@ -33,6 +34,7 @@ def figure_targets(sides: Sides) -> Iterator[Target]:
         ProbeRequest(kind="send", size=100),
         ProbeRequest(kind="fetch", size=1 << 17, pace=1e6),
         ProbeRequest(kind="queued"),
+        ProbeRequest(kind="fetch", size=1 << 14, beside=True),
         ProbeRequest(kind="found", gbps=1.0, round_trip=0.1),
     )
     said = (*(sized(one.model_dump_json().encode()) for one in requests),)
@@ -60,7 +62,7 @@ def figure_targets(sides: Sides) -> Iterator[Target]:
 def _asked(sides: Sides, data: bytes) -> None:
     async def answered() -> None:
         with contextlib.suppress(StreamClosed):  # as it always ends
-            await answer(SaidBefore(sides.liar.peer_id, data), UplinkPacer())
+            await answer(SaidBefore(sides.liar.peer_id, data), UplinkPacer(), Witness())
 
     sides.wait(answered())
 
