@@ -3,12 +3,15 @@
 import asyncio
 import contextlib
 import ssl
+import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import aiomqtt
 import pytest
 
+from dtfm_protocol.control import mqtt
 from dtfm_protocol.control.messages import PHASE, PLAN, PRESENCE, PROBE, REPORT, Phase, Presence, ProbeRound, Report
 from dtfm_protocol.control.mqtt import BrokerAddress
 from dtfm_protocol.identity.ban import Ban
@@ -45,6 +48,23 @@ async def test_messages_reach_those_who_listen_with_their_writers_name(port: int
         await alice.control.publish(REPORT, report)
         assert await owner.next() == ("report", ALICE.peer_id, report)
         assert owner.control.dropped == alice.control.dropped == {}
+
+
+async def test_of_a_coordinators_clock_the_message_tells_most_that_was_read_soonest(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is read late looks as if this machine's clock were ahead."""
+    late = 0.0
+    monkeypatch.setattr(mqtt, "time", SimpleNamespace(time=lambda: time.time() + late, monotonic=time.monotonic))
+    told = []
+    async with on_broker(port), member(port, OWNER) as owner, member(port, ALICE, PROBE) as alice:
+        assert alice.control.clock_ahead is None
+        for number, late in enumerate((300.0, 60.0, 600.0), 1):  # noqa: B007 - the reader's clock reads it
+            await owner.control.publish(PROBE, ProbeRound(id=number, pairs=(), addresses={}))
+            await alice.next()
+            told.append(alice.control.clock_ahead)
+            assert alice.control.clock_told.is_set()
+    assert told == [pytest.approx(-300.0, abs=PATIENCE), pytest.approx(-60.0, abs=PATIENCE), told[1]]
 
 
 async def test_what_is_retained_reaches_late_joiners_and_what_is_not_does_not(port: int) -> None:
