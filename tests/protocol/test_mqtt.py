@@ -56,7 +56,7 @@ async def test_of_a_coordinators_clock_the_message_tells_most_that_was_read_soon
     """One that is read late looks as if this machine's clock were ahead."""
     late = 0.0
     monkeypatch.setattr(mqtt, "time", SimpleNamespace(time=lambda: time.time() + late, monotonic=time.monotonic))
-    told = []
+    told: list[float | None] = []
     async with on_broker(port), member(port, OWNER) as owner, member(port, ALICE, PROBE) as alice:
         assert alice.control.clock_ahead is None
         for number, late in enumerate((300.0, 60.0, 600.0), 1):  # noqa: B007 - the reader's clock reads it
