@@ -147,7 +147,8 @@ class MembershipNews(Message):
 
 
 class ProbeRound(Message):
-    """A round of measurements: disjoint pairs and groups that measure at the same time; the first of a pair acts."""
+    """A round of measurements: disjoint pairs and groups that measure at the same time; the first of a pair acts, and
+    the second tells what it sees."""
 
     id: Count
     pairs: Annotated[tuple[Pair, ...], Field(max_length=MOST_PEERS)] = ()
@@ -172,7 +173,8 @@ class ProbeResult(Message):
     round: Count
     """The round in which the peer measured (`ProbeRound.id`)."""
     link: Link | None = None
-    """The link to the other peer of its pair; None where it could not be measured, or was not asked for."""
+    """The link to the other peer of its pair, measured, or as seen while that one measured; None where it could not be
+    measured, or was not asked for."""
     limits: Limits | None = None
     """Gbit/s that it can send and receive in all, as the centre of a fan; None where that could not be measured, or
     was not asked for."""
