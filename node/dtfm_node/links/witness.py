@@ -43,7 +43,7 @@ class Witness:
         seen.pop(kind, None)
         flow = asyncio.create_task(moving)
         try:
-            while rate.rate is None and not flow.done():
+            while not flow.done():
                 await asyncio.wait([flow], timeout=LOOK_SECONDS)
                 told = stream.progress()
                 if told is None:
@@ -51,7 +51,9 @@ class Witness:
                 passed = told.received - before.received if kind == "send" else told.delivered - before.delivered
                 elapsed = time.perf_counter() - begun
                 rate.came(elapsed, passed, stream.queued() if kind == "fetch" else None)
-                seen[kind] = rate.rate or rate.mean or passed / elapsed
+                if not flow.done() or kind not in seen:
+                    # What comes of late: the other end goes on until that is what the link carries.
+                    seen[kind] = rate.mean or passed / elapsed
             return await flow
         finally:
             flow.cancel()
