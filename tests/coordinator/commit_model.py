@@ -9,6 +9,7 @@ never, or after another one.
 - `commit_state`: peers and coordinators as values, and how a machine is driven
 - `commit_peers`, `commit_coordinators`: what may happen next
 - `commit_lies`: what peers that lie may say
+- `commit_mistakes`: peers and coordinators that decide wrongly, each in one thing
 - `commit_invariants`: what must hold
 """
 
