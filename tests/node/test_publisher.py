@@ -264,6 +264,8 @@ async def test_what_was_seen_of_the_other_ends_measurement_is_told_for_the_round
         assert reporter._report.probed == ProbeResult(round=3, link=link)
     publisher._witness.when_seen("near", link)
     assert reporter._report.probed == ProbeResult(round=4, link=link)
+    publisher._witness.when_seen("near", link.model_copy(update={"sent_gbps": 9.0}))
+    assert reporter._report.probed == ProbeResult(round=4, link=link), "who measures again is not told of again"
     rounds.put_nowait(pair_of(5, "near", "far"))
     await settle()
     publisher._witness.when_seen("near", link)

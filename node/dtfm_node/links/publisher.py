@@ -113,9 +113,11 @@ class Publisher:
         unpublished, watched = False, ("", 0)
 
         def seen(peer: str, link: Link) -> None:
+            nonlocal watched
             if peer == watched[0]:
                 reporter.note(probed=ProbeResult(round=watched[1], link=link))
                 reporter.hurry()
+                watched = "", 0  # once: else whoever measures again and again has this node flood the broker
 
         self._witness.when_seen = seen
         while True:
