@@ -32,6 +32,7 @@ from dtfm_node.limits.machine_readings import SystemReadings
 from dtfm_node.links import probe
 from dtfm_node.links.pacing import UplinkPacer
 from dtfm_node.links.publisher import Publisher
+from dtfm_node.links.transfers import PROBE
 from dtfm_node.links.witness import Witness
 from dtfm_node.node_options import NodeOptions
 from dtfm_node.runner.ahead_fetch import AheadFetch
@@ -238,7 +239,7 @@ class Daemon:
             budget.counts(lambda: sum(pieces.sizes().values()))
             uplink, witness = UplinkPacer(), Witness()
             uplink.traffic = self._reporter.traffic
-            await plane.serve(probe.PROBE, self._unless_paused(lambda stream: probe.answer(stream, uplink, witness)))
+            await plane.serve(PROBE, self._unless_paused(lambda stream: probe.answer(stream, uplink, witness)))
             await plane.serve(SHARDS, self._unless_paused(lambda stream: serve_shards(stream, shards.find)))
             await plane.serve(BASE, self._unless_paused(lambda stream: serve_base(stream, pieces)))
             profile = profile.model_copy(update={"addresses": await plane.addresses()})

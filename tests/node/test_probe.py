@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from dtfm_node.links import probe, rate_search
+from dtfm_node.links import fan, probe, rate_search, transfers
 from dtfm_node.links.pacing import HEADROOM, UplinkPacer
+from dtfm_node.links.transfers import PROBE
 from dtfm_node.links.witness import Witness
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.transport.in_memory import MemoryDataPlane, MemoryNetwork, MemoryStream
@@ -84,10 +85,14 @@ def known(round_trip: float) -> UplinkPacer:
     return uplink
 
 
+def keep_time(monkeypatch: pytest.MonkeyPatch, clock: "Clock") -> None:
+    """Have all that takes times read them from `clock`."""
+    for module in (probe, transfers):
+        monkeypatch.setattr(module, "time", clock)
+
+
 async def answering(network: MemoryNetwork, peer: str = "other") -> None:
-    await MemoryDataPlane(network, peer).serve(
-        probe.PROBE, lambda stream: probe.answer(stream, UplinkPacer(), Witness())
-    )
+    await MemoryDataPlane(network, peer).serve(PROBE, lambda stream: probe.answer(stream, UplinkPacer(), Witness()))
 
 
 @pytest.mark.parametrize(
@@ -99,12 +104,12 @@ async def test_a_probe_finds_a_links_delay_and_both_speeds(
     monkeypatch: pytest.MonkeyPatch, up: float, down: float, delay: float
 ) -> None:
     clock, network = Clock(), MemoryNetwork()
-    monkeypatch.setattr(probe, "time", clock)
+    keep_time(monkeypatch, clock)
 
     async def answer(stream: Stream) -> None:
         await probe.answer(Shaped(stream, clock, up, 0.0), UplinkPacer(), Witness())
 
-    await MemoryDataPlane(network, "other").serve(probe.PROBE, answer)
+    await MemoryDataPlane(network, "other").serve(PROBE, answer)
     link = await probe.probe(ShapedPlane(network, clock, down, delay), "other", UplinkPacer())
     assert link.round_trip_ms == pytest.approx(2e3 * delay, rel=0.1, abs=0.2)
     assert link.sent_gbps == pytest.approx(up * 1e-9, rel=0.1)
@@ -123,12 +128,12 @@ async def test_a_quick_probe_finds_both_speeds_about_in_seconds(
 ) -> None:
     clock, network = Clock(), MemoryNetwork()
     clock.queued = queued
-    monkeypatch.setattr(probe, "time", clock)
+    keep_time(monkeypatch, clock)
 
     async def answer(stream: Stream) -> None:
         await probe.answer(Shaped(stream, clock, up, 0.0), UplinkPacer(), Witness())
 
-    await MemoryDataPlane(network, "other").serve(probe.PROBE, answer)
+    await MemoryDataPlane(network, "other").serve(PROBE, answer)
     link = await probe.probe(ShapedPlane(network, clock, down, delay), "other", UplinkPacer(), quick=True)
     assert link.round_trip_ms == pytest.approx(2e3 * delay, rel=0.1, abs=0.2)
     assert link.sent_gbps == pytest.approx(up * 1e-9, rel=0.2)
@@ -151,7 +156,7 @@ async def test_where_somebody_waits_the_kernel_tells_the_round_trip_of_a_far_lin
         asked.append(getattr(message, "kind", ""))
         await write(stream, message)
 
-    monkeypatch.setattr(probe, "time", clock)
+    keep_time(monkeypatch, clock)
     monkeypatch.setattr(probe, "write_message", written)
     await answering(network)
     uplink = UplinkPacer() if before is None else known(before)
@@ -187,7 +192,7 @@ async def test_a_probe_says_when_either_end_sends_or_receives_much_else_meanwhil
     monkeypatch: pytest.MonkeyPatch, end: str, way: int
 ) -> None:
     clock, network = Clock(), MemoryNetwork()
-    monkeypatch.setattr(probe, "time", clock)
+    keep_time(monkeypatch, clock)
     ours, theirs, counted = UplinkPacer(), UplinkPacer(), [0, 0]
 
     def busy() -> tuple[int, int]:
@@ -197,7 +202,7 @@ async def test_a_probe_says_when_either_end_sends_or_receives_much_else_meanwhil
     async def answer(stream: Stream) -> None:
         await probe.answer(Shaped(stream, clock, 1e6, 0.0), theirs, Witness())
 
-    await MemoryDataPlane(network, "other").serve(probe.PROBE, answer)
+    await MemoryDataPlane(network, "other").serve(PROBE, answer)
     alone = await probe.probe(ShapedPlane(network, clock, 1e6, 0.01), "other", ours, quick=True)
     assert not alone.is_least
     (ours if end == "here" else theirs).traffic = busy
@@ -207,7 +212,7 @@ async def test_a_probe_says_when_either_end_sends_or_receives_much_else_meanwhil
 
 async def test_a_round_trip_alone_moves_no_data_and_holds_up_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, network = Clock(), MemoryNetwork()
-    monkeypatch.setattr(probe, "time", clock)
+    keep_time(monkeypatch, clock)
     await answering(network)
     assert await probe.echo(ShapedPlane(network, clock, 1e6, 0.05), "other") == pytest.approx(0.1, rel=0.1)
     assert clock.now < 1.2
@@ -218,10 +223,10 @@ async def test_a_round_trip_alone_moves_no_data_and_holds_up_nothing(monkeypatch
 async def test_a_thin_link_is_not_kept_busy_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """A transfer that is long enough to tell, and not the first one, is the last one."""
     clock, network = Clock(), MemoryNetwork()
-    monkeypatch.setattr(probe, "time", clock)
+    keep_time(monkeypatch, clock)
     await answering(network)
     await probe.probe(ShapedPlane(network, clock, 1e6, 0.01), "other", UplinkPacer())
-    assert clock.now < 2 * (3 * 8 * probe.FIRST_BYTES / 1e6 + 1)
+    assert clock.now < 2 * (3 * 8 * rate_search.FIRST_BYTES / 1e6 + 1)
 
 
 async def test_where_no_queue_grows_a_link_may_carry_more_and_is_tried_for_a_while(
@@ -229,9 +234,9 @@ async def test_where_no_queue_grows_a_link_may_carry_more_and_is_tried_for_a_whi
 ) -> None:
     """TCP may have stopped opening its window early: two transfers that agree then say nothing."""
     clock, network, spent = Clock(), MemoryNetwork(), []
-    monkeypatch.setattr(probe, "time", clock)
+    keep_time(monkeypatch, clock)
     await MemoryDataPlane(network, "other").serve(
-        probe.PROBE, lambda stream: probe.answer(Shaped(stream, clock, 2e6, 0.0), UplinkPacer(), Witness())
+        PROBE, lambda stream: probe.answer(Shaped(stream, clock, 2e6, 0.0), UplinkPacer(), Witness())
     )
     for clock.queued in (None, 0.5, 0.0):
         clock.now = 0.0
@@ -254,7 +259,7 @@ async def test_one_transfer_that_is_disturbed_makes_no_link_faster_or_slower(
 ) -> None:
     """Who is kept from reading finds all of it there at once. What is faster than the link fills its queue, and then
     loses packets."""
-    transfer, number = probe._transfer, 0
+    transfer, number = transfers.transfer, 0
 
     async def disturbed(stream: Stream, kind: Any, size: int, pace: float) -> tuple[float, int]:
         nonlocal number
@@ -268,10 +273,10 @@ async def test_one_transfer_that_is_disturbed_makes_no_link_faster_or_slower(
         return taken + more, others
 
     clock, network = Clock(), MemoryNetwork()
-    monkeypatch.setattr(probe, "time", clock)
-    monkeypatch.setattr(probe, "_transfer", disturbed)
+    keep_time(monkeypatch, clock)
+    monkeypatch.setattr(probe, "transfer", disturbed)
     await MemoryDataPlane(network, "other").serve(
-        probe.PROBE, lambda stream: probe.answer(Shaped(stream, clock, rate, 0.0), UplinkPacer(), Witness())
+        PROBE, lambda stream: probe.answer(Shaped(stream, clock, rate, 0.0), UplinkPacer(), Witness())
     )
     uplink = UplinkPacer() if before is None else known(before)
     link = await probe.probe(ShapedPlane(network, clock, rate, 0.005), "other", uplink)
@@ -282,7 +287,7 @@ async def test_one_transfer_that_is_disturbed_makes_no_link_faster_or_slower(
 async def test_a_probe_waits_until_what_training_had_under_way_is_through(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its queue is no part of the round trip, and its last bytes would share the link with the first transfer."""
     clock, network = Clock(), MemoryNetwork()
-    monkeypatch.setattr(probe, "time", clock)
+    keep_time(monkeypatch, clock)
     await answering(network)
 
     class Draining(ShapedPlane):
@@ -303,7 +308,7 @@ async def test_a_probe_waits_until_what_training_had_under_way_is_through(monkey
 
 async def test_a_link_that_has_become_longer_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, network = Clock(), MemoryNetwork()
-    monkeypatch.setattr(probe, "time", clock)
+    keep_time(monkeypatch, clock)
     await answering(network)
     link = await probe.probe(ShapedPlane(network, clock, 2e6, 0.5), "other", known(0.02))
     assert link.round_trip_ms == pytest.approx(1000.0, rel=0.1)
@@ -314,29 +319,29 @@ async def test_a_link_that_has_become_slow_is_measured_by_one_transfer_each_way(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """While it lasts, training waits for it."""
-    clock, network, transfers = Clock(), MemoryNetwork(), 0
-    transfer = probe._transfer
+    clock, network, number = Clock(), MemoryNetwork(), 0
+    transfer = transfers.transfer
 
     async def counted(*given: Any) -> float:
-        nonlocal transfers
-        transfers += 1
+        nonlocal number
+        number += 1
         return await transfer(*given)
 
-    monkeypatch.setattr(probe, "time", clock)
-    monkeypatch.setattr(probe, "_transfer", counted)
+    keep_time(monkeypatch, clock)
+    monkeypatch.setattr(probe, "transfer", counted)
     clock.queued = 1.5
     await MemoryDataPlane(network, "other").serve(
-        probe.PROBE, lambda stream: probe.answer(Shaped(stream, clock, 2e5, 0.0), UplinkPacer(), Witness())
+        PROBE, lambda stream: probe.answer(Shaped(stream, clock, 2e5, 0.0), UplinkPacer(), Witness())
     )
     link = await probe.probe(ShapedPlane(network, clock, 2e5, 0.01), "other", known(0.02))
-    assert transfers == 2
+    assert number == 2
     assert link.sent_gbps == pytest.approx(2e-4, rel=0.1)
     assert clock.now < 7
 
 
 async def test_frames_wait_at_both_ends_while_their_link_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     network, ours, theirs = MemoryNetwork(), UplinkPacer(), UplinkPacer()
-    transfer, waiting = probe._transfer, []
+    transfer, waiting = transfers.transfer, []
 
     async def watched(*given: Any) -> float:
         if not waiting:
@@ -346,8 +351,8 @@ async def test_frames_wait_at_both_ends_while_their_link_is_measured(monkeypatch
         assert [free.done() for free in waiting] == [False, False, True]
         return took
 
-    monkeypatch.setattr(probe, "_transfer", watched)
-    await MemoryDataPlane(network, "other").serve(probe.PROBE, lambda stream: probe.answer(stream, theirs, Witness()))
+    monkeypatch.setattr(probe, "transfer", watched)
+    await MemoryDataPlane(network, "other").serve(PROBE, lambda stream: probe.answer(stream, theirs, Witness()))
     async with asyncio.timeout(30):
         await probe.probe(MemoryDataPlane(network, "me"), "other", ours)
         await asyncio.gather(*waiting)
@@ -355,7 +360,7 @@ async def test_frames_wait_at_both_ends_while_their_link_is_measured(monkeypatch
 
 async def test_on_a_link_too_fast_to_time_the_figures_are_still_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, network = Clock(), MemoryNetwork()
-    monkeypatch.setattr(probe, "time", clock)
+    keep_time(monkeypatch, clock)
     await answering(network)
     link = await probe.probe(ShapedPlane(network, clock, 1e18, 1e-9), "other", UplinkPacer())
     assert 0 < link.sent_gbps < 1e12
@@ -373,7 +378,7 @@ async def test_a_peer_that_vanishes_in_the_middle_is_a_closed_stream() -> None:
     async def vanish(stream: Stream) -> None:
         await stream.read(20)
 
-    await MemoryDataPlane(network, "other").serve(probe.PROBE, vanish)
+    await MemoryDataPlane(network, "other").serve(PROBE, vanish)
     with pytest.raises(StreamClosed):
         await probe.probe(MemoryDataPlane(network, "me"), "other", UplinkPacer())
 
@@ -382,14 +387,14 @@ async def test_a_peer_that_vanishes_in_the_middle_is_a_closed_stream() -> None:
     "message",
     [
         {"kind": "echo", "size": -1},
-        {"kind": "fetch", "size": probe.LAST_BYTES + 1},
+        {"kind": "fetch", "size": rate_search.LAST_BYTES + 1},
         {"kind": "fetch", "pace": 1e300},
         {"kind": "found", "gbps": 1e300},
     ],
 )
 async def test_a_request_for_what_no_link_has_is_refused(message: dict[str, object]) -> None:
     ours, theirs = MemoryStream.pair("me", "other")
-    await write_message(ours, probe.ProbeRequest.model_construct(**message))
+    await write_message(ours, transfers.ProbeRequest.model_construct(**message))
     with pytest.raises(Refused, match="ProbeRequest"):
         await probe.answer(theirs, UplinkPacer(), Witness())
 
@@ -404,14 +409,14 @@ async def test_an_answer_ends_with_its_stream() -> None:
 
 async def test_links_that_share_a_line_carry_together_what_the_line_does(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, network = Clock(), MemoryNetwork()  # the clock goes on with every byte that comes to anybody: a shared line
-    monkeypatch.setattr(probe, "time", clock)
+    keep_time(monkeypatch, clock)
 
     async def answer(stream: Stream) -> None:
         await probe.answer(Shaped(stream, clock, 20e6, 0.0), UplinkPacer(), Witness())
 
     for peer in "abc":
-        await MemoryDataPlane(network, peer).serve(probe.PROBE, answer)
-    limits = await probe.fan(ShapedPlane(network, clock, 50e6, 0.01), dict.fromkeys("abc", (0.02, 0.05)), UplinkPacer())
+        await MemoryDataPlane(network, peer).serve(PROBE, answer)
+    limits = await fan.fan(ShapedPlane(network, clock, 50e6, 0.01), dict.fromkeys("abc", (0.02, 0.05)), UplinkPacer())
     assert limits.up_gbps == pytest.approx(0.02, rel=0.1)
     assert limits.down_gbps == pytest.approx(0.05, rel=0.1)
 
@@ -422,36 +427,36 @@ async def test_before_links_are_measured_together_their_windows_are_opened_for_a
 ) -> None:
     """Else far links seem to carry less together, as what is on the way at a time grows with each round trip."""
     clock, network, made = Clock(), MemoryNetwork(), list[list[int]]()
-    transfers, clock.round_trip = probe._transfers, round_trip
+    carried, clock.round_trip = transfers.transfers, round_trip
 
     async def noted(stream: Stream, kind: Any, sizes: list[int], pace: float) -> list[float]:
         made.append(sizes)
-        return await transfers(stream, kind, sizes, pace)
+        return await carried(stream, kind, sizes, pace)
 
-    monkeypatch.setattr(probe, "time", clock)
-    monkeypatch.setattr(probe, "_transfers", noted)
+    keep_time(monkeypatch, clock)
+    monkeypatch.setattr(fan, "transfers", noted)
     await answering(network)
-    await probe.fan(ShapedPlane(network, clock, 1e9, 0.01), {"other": (0.02, 0.04)}, UplinkPacer())
+    await fan.fan(ShapedPlane(network, clock, 1e9, 0.01), {"other": (0.02, 0.04)}, UplinkPacer())
     assert made == [[int(rate * seconds) for seconds in (opening, 0.4)] for rate in (2.5e6, 5e6)]
 
 
 async def test_links_that_carry_all_at_once_have_no_common_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe, "time", Clock())
+    keep_time(monkeypatch, Clock())
     network = MemoryNetwork()
     for peer in "abc":
         await answering(network, peer)
-    limits = await probe.fan(MemoryDataPlane(network, "me"), dict.fromkeys("abc", (0.02, 0.05)), UplinkPacer())
+    limits = await fan.fan(MemoryDataPlane(network, "me"), dict.fromkeys("abc", (0.02, 0.05)), UplinkPacer())
     assert (limits.up_gbps, limits.down_gbps) == (None, None)
 
 
 async def test_both_sides_learn_what_they_can_send(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, network, ours, theirs = Clock(), MemoryNetwork(), UplinkPacer(), UplinkPacer()
-    monkeypatch.setattr(probe, "time", clock)
+    keep_time(monkeypatch, clock)
 
     async def answer(stream: Stream) -> None:
         await probe.answer(Shaped(stream, clock, 1e9, 0.0), theirs, Witness())
 
-    await MemoryDataPlane(network, "other").serve(probe.PROBE, answer)
+    await MemoryDataPlane(network, "other").serve(PROBE, answer)
     link = await probe.probe(ShapedPlane(network, clock, 2e6, 0.01), "other", ours)
     async with asyncio.timeout(30):
         while theirs.round_trip("me", "relayed") is None:  # noqa: ASYNC110 - it is on its way

@@ -11,6 +11,7 @@ import pytest
 
 from dtfm_node.links import probe
 from dtfm_node.links.pacing import UplinkPacer
+from dtfm_node.links.transfers import PROBE, ProbeRequest
 from dtfm_node.links.witness import Witness
 from dtfm_protocol.discovery.records import Link
 from dtfm_protocol.transport.rate_cap import RateCap, TrafficCaps
@@ -47,7 +48,7 @@ async def test_one_flow_each_way_tells_what_a_link_carries_by_the_kernels_counts
     witness, told = Witness(), dict[str, Link]()
     witness.when_seen = told.__setitem__
     async with asyncio.timeout(PATIENCE), world.peer(ALICE, caps=caps) as a, world.peer(BOB) as b:
-        await b.serve(probe.PROBE, lambda stream: probe.answer(stream, theirs, witness))
+        await b.serve(PROBE, lambda stream: probe.answer(stream, theirs, witness))
         link = await probe.probe(a, b.peer_id, ours, quick=True)
         while theirs.round_trip(a.peer_id, "direct") is None:  # noqa: ASYNC110 - it is on its way
             await asyncio.sleep(0.01)
@@ -77,7 +78,7 @@ async def test_what_training_sends_beside_a_flow_counts_as_the_links(way: str, m
 
     async with asyncio.timeout(PATIENCE), world.peer(slow, caps=caps) as from_, world.peer(fast) as to:
         here, there = (from_, to) if way == "send" else (to, from_)
-        await there.serve(probe.PROBE, lambda stream: probe.answer(stream, UplinkPacer(), Witness()))
+        await there.serve(PROBE, lambda stream: probe.answer(stream, UplinkPacer(), Witness()))
         await to.serve("frames", swallow)
         frames = await from_.open(to.peer_id, "frames")
 
@@ -101,12 +102,12 @@ async def test_of_half_a_measurement_nothing_is_told(kinds: tuple[Any, ...]) -> 
     world, witness, told = World(), Witness(), dict[str, Link]()
     witness.when_seen = told.__setitem__
     async with asyncio.timeout(PATIENCE), world.peer(ALICE) as a, world.peer(BOB) as b:
-        await b.serve(probe.PROBE, lambda stream: probe.answer(stream, uplink, witness))
+        await b.serve(PROBE, lambda stream: probe.answer(stream, uplink, witness))
         uplink = UplinkPacer()
         for kind in kinds:
-            await probe._flow(await a.open(b.peer_id, probe.PROBE), kind, 1e-3, lambda: None, a.carried)
-        stream = await a.open(b.peer_id, probe.PROBE)
-        await write_message(stream, probe.ProbeRequest(kind="found", gbps=1.0, round_trip=1e-3))
+            await probe._flow(await a.open(b.peer_id, PROBE), kind, 1e-3, lambda: None, a.carried)
+        stream = await a.open(b.peer_id, PROBE)
+        await write_message(stream, ProbeRequest(kind="found", gbps=1.0, round_trip=1e-3))
         while uplink.round_trip(a.peer_id, "direct") is None:  # noqa: ASYNC110 - it is on its way
             await asyncio.sleep(0.01)
     assert told == {}

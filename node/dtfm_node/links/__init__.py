@@ -1,5 +1,6 @@
 """Links to other peers: measured, published, and shared among what is sent.
 
+- `fan`: measurement of what this peer can send to, and receive from, several others at once
 - `pacing`: order and pace of what uses this machine's line: frames that somebody's compute waits for first, bulk when
   none is under way, neither over a link that is being measured, and all of them hardly faster than their link can carry
 - `probe`: measurement of a link: round-trip time and throughput to another peer, both ways, over the streams that
@@ -7,5 +8,6 @@
 - `publisher`: publisher of this node's profile, and of the links that it measures when it is asked to, over the DHT
 - `rate_search`: search for a link's rate: says which transfer to make next, from how those before it came in (pure)
 - `steady_rate`: rate of a flow whose congestion window opens, known as soon as the link is full (pure)
+- `transfers`: transfers between two peers that are timed, and the requests for them
 - `witness`: witness of flows by which another peer measures its link with this one, so that nobody does so twice
 """

@@ -5,22 +5,29 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Annotated, Literal
+from collections.abc import Callable, Sequence
+from typing import Literal
 
-from pydantic import Field
-
-from dtfm_node.links.pacing import HEADROOM, UplinkPacer
-from dtfm_node.links.rate_search import FIRST_BYTES, LAST_BYTES, PIECE_BYTES, RateSearch, paced
+from dtfm_node.links.pacing import UplinkPacer
+from dtfm_node.links.rate_search import RateSearch
 from dtfm_node.links.steady_rate import SteadyRate
+from dtfm_node.links.transfers import (
+    PROBE,
+    ProbeRequest,
+    Queued,
+    Swallowed,
+    drain,
+    is_counted,
+    opened,
+    pour,
+    swallow,
+    transfer,
+)
 from dtfm_node.links.witness import Witness
-from dtfm_protocol.bounds import Count
-from dtfm_protocol.discovery.records import Limits, Link
+from dtfm_protocol.discovery.records import Link
 from dtfm_protocol.identity.keys import short
-from dtfm_protocol.schema import Message
 from dtfm_protocol.wire.stream import DataPlane, Stream, StreamClosed, read_message, write_message
 
-PROBE = "probe"
 FEW_ECHOES, MORE_ECHOES = 3, 6
 ECHOES_SECONDS = 0.3
 """Where a few echoes take longer, more of them are not worth the wait: a machine's own delays are small beside that."""
@@ -36,56 +43,12 @@ FLOW_STREAMS = 3
 DRAINED, DRAIN_SECONDS = 2.0, 10.0
 """A round trip that takes so many times what it took before is behind what training has left on the way: for so long it
 is waited for."""
-BULK_BYTES = 1 << 18
-"""Bytes of each piece of a transfer but the first: on a fast link smaller ones keep the processor busy."""
-FAN_SECONDS, OPENING_SECONDS = 0.4, 0.1
-"""Of what each link can carry, for a transfer beside others, and for one before that, of a round trip at least: what is
-on the way at a time must have become as much as the link holds."""
-SHARED = 0.8
-"""Share of what several links carry alone, in sum; if they carry less together, they share a limit."""
 OTHERS = 0.1
 """Share of a transfer's bytes; where an end has sent or received more besides, it has shared its line."""
-MOST_SECONDS = 3600.0
-"""That somebody may say to have waited."""
 _ECHO = b"dtfmecho"
 
 Carried = Callable[[str], tuple[int, int]]
 """Function that returns the bytes that have got to a peer, and come from there, as `DataPlane.carried`."""
-
-
-class ProbeRequest(Message):
-    """Request that opens one measurement on a probe stream."""
-
-    kind: Literal["echo", "send", "fetch", "queued", "found"]
-    """Kind of measurement, as the asked peer does it. "echo": send back `size` echoes; "send": take in `size` bytes,
-    and answer how long they took; "fetch": send `size` bytes; "queued": answer how much of a queue they have left on
-    the way; "found": note that the link carries `gbps` towards the asking peer with a `round_trip` of so many seconds.
-    """
-    size: Annotated[int, Field(ge=0, le=LAST_BYTES)] = 0
-    pace: Annotated[float, Field(ge=0, le=1e12)] = 0.0
-    """Bytes a second that the asked peer should not exceed; 0: no limit."""
-    gbps: Annotated[float, Field(ge=0, le=1e6)] = 0.0
-    round_trip: Annotated[float, Field(ge=0, le=MOST_SECONDS)] = 0.0
-    """Seconds of a round trip, as found by the asking peer."""
-    beside: bool = False
-    """Whether frames of the asked peer need not wait for it: the asking one counts them."""
-
-
-class Swallowed(Message):
-    """Answer to "send": seconds that the transfer took, from its first piece on."""
-
-    seconds: Annotated[float, Field(ge=0, le=MOST_SECONDS)]
-    others: Count = 0
-    """Bytes of other traffic that have come to the asked peer meanwhile."""
-
-
-class Queued(Message):
-    """Answer to "queued": seconds of queue that the last transfer has left on the way; None where its sender cannot
-    know."""
-
-    seconds: Annotated[float, Field(ge=0, le=MOST_SECONDS)] | None
-    others: Count = 0
-    """Bytes of other traffic that the asked peer has sent while it sent that transfer."""
 
 
 class _OtherTraffic:
@@ -112,10 +75,10 @@ async def probe(plane: DataPlane, peer: str, uplink: UplinkPacer, *, quick: bool
     """
     async with contextlib.AsyncExitStack() as stack:
         is_direct = plane.way(peer) in {None, "direct"}  # over relays, and through holes, each stream takes long
-        stream, *flows = await _opened(plane, (peer,) * (1 + FLOW_STREAMS if quick and is_direct else 1), stack)
+        stream, *flows = await opened(plane, (peer,) * (1 + FLOW_STREAMS if quick and is_direct else 1), stack)
         known = uplink.round_trip(peer, stream.way)
         told = _told_round_trip(stream, known) if quick else None
-        if told is not None and flows and _is_counted(stream):
+        if told is not None and flows and is_counted(stream):
             round_trip, is_least = told, False
             sent, received = await _flows(flows, told if known is None else min(told, known), plane.carried)
         else:
@@ -149,44 +112,6 @@ async def echo(plane: DataPlane, peer: str) -> float:
         await stream.close()
 
 
-async def fan(plane: DataPlane, gbps: Mapping[str, tuple[float, float]], uplink: UplinkPacer) -> Limits:
-    """Measure what this peer can send to, and receive from, several others at once.
-
-    Args:
-    gbps: Gbit/s to and from each of them, by peer id, as measured alone.
-
-    Raises:
-    ConnectionError: one of them cannot be reached, or vanished.
-    """
-    async with contextlib.AsyncExitStack() as stack:
-        streams = dict(zip(gbps, await _opened(plane, gbps, stack), strict=True))
-        for peer in gbps:
-            stack.enter_context(uplink.measuring(peer))
-        up = await _together(streams, "send", {peer: there for peer, (there, _) in gbps.items()})
-        down = await _together(streams, "fetch", {peer: back for peer, (_, back) in gbps.items()})
-    return Limits(up_gbps=up, down_gbps=down)
-
-
-async def _together(
-    streams: Mapping[str, Stream], kind: Literal["send", "fetch"], alone: Mapping[str, float]
-) -> float | None:
-    """Return the Gbit/s of transfers over all of `streams` at once; None where that is about what they have alone."""
-
-    async def carry(peer: str, stream: Stream) -> tuple[int, float]:
-        rate, told = alone[peer] * 1.25e8, stream.progress()
-        opening = max(OPENING_SECONDS, min(told.round_trip, ECHOES_SECONDS) if told is not None else 0.0)
-        sizes = [_bounded(rate * opening), _bounded(rate * FAN_SECONDS)]
-        return sizes[-1], (await _transfers(stream, kind, sizes, paced(HEADROOM * rate)))[-1][0]
-
-    carried = await asyncio.gather(*(carry(peer, stream) for peer, stream in streams.items()))
-    gbps = sum(size for size, _ in carried) * 8e-9 / max(1e-6, *(seconds for _, seconds in carried))
-    return gbps if gbps < SHARED * sum(alone.values()) else None
-
-
-def _bounded(size: float) -> int:
-    return int(min(LAST_BYTES, max(FIRST_BYTES, size)))
-
-
 async def answer(stream: Stream, uplink: UplinkPacer, witness: Witness) -> None:
     """Answer the requests of a peer that measures, until its stream ends. From the first for which frames must wait on,
     they do. `witness` watches flows."""
@@ -201,12 +126,12 @@ async def answer(stream: Stream, uplink: UplinkPacer, witness: Witness) -> None:
                 for _ in range(min(request.size, MORE_ECHOES)):
                     await stream.write(await stream.read(len(_ECHO)))
             elif request.kind == "send":
-                others, coming = _OtherTraffic(uplink, request.size, sends=False), _swallow(stream, request.size)
+                others, coming = _OtherTraffic(uplink, request.size, sends=False), swallow(stream, request.size)
                 seconds = await (witness.watching(stream, "send", coming) if request.beside else coming)
                 await write_message(stream, Swallowed(seconds=seconds, others=others.bytes))
             elif request.kind == "fetch":
                 stream.pace(request.pace or math.inf)
-                others, going = _OtherTraffic(uplink, request.size, sends=True), _pour(stream, request.size)
+                others, going = _OtherTraffic(uplink, request.size, sends=True), pour(stream, request.size)
                 await (witness.watching(stream, "fetch", going) if request.beside else going)
                 poured = others.bytes
             elif request.kind == "queued":
@@ -214,12 +139,6 @@ async def answer(stream: Stream, uplink: UplinkPacer, witness: Witness) -> None:
             else:
                 uplink.measured(stream.peer, request.gbps, request.round_trip, stream.way)
                 witness.ended(stream)
-
-
-def _is_counted(stream: Stream) -> bool:
-    """Whether the kernel tells how many bytes have come, and have got there."""
-    told = stream.progress()
-    return told is not None and told.delivered > 0 and told.received > 0
 
 
 async def _flows(streams: Sequence[Stream], round_trip: float, carried: Carried) -> tuple[float, float]:
@@ -248,22 +167,6 @@ async def _flows(streams: Sequence[Stream], round_trip: float, carried: Carried)
     return sent * 8e-9, received * 8e-9
 
 
-async def _opened(plane: DataPlane, peers: Collection[str], stack: contextlib.AsyncExitStack) -> list[Stream]:
-    """Open a stream to each of `peers`, all at once; `stack` closes them.
-
-    Raises:
-        ConnectionError: one of them cannot be reached.
-    """
-    found = await asyncio.gather(*(plane.open(peer, PROBE) for peer in peers), return_exceptions=True)
-    streams = [one for one in found if not isinstance(one, BaseException)]
-    for stream in streams:
-        stack.push_async_callback(stream.close)
-    for failure in found:
-        if isinstance(failure, BaseException):
-            raise failure
-    return streams
-
-
 async def _flow(
     stream: Stream,
     kind: Literal["send", "fetch"],
@@ -277,7 +180,7 @@ async def _flow(
     place = 0 if kind == "send" else 1
     others = carried(stream.peer)[place]
     await write_message(stream, ProbeRequest(kind=kind, size=FLOW_BYTES, beside=True))
-    moving = asyncio.create_task(_pour(stream, FLOW_BYTES) if kind == "send" else _drain(stream, FLOW_BYTES))
+    moving = asyncio.create_task(pour(stream, FLOW_BYTES) if kind == "send" else drain(stream, FLOW_BYTES))
     try:
         while rate.rate is None and not moving.done():
             await asyncio.wait([moving], timeout=LOOK_SECONDS)
@@ -355,7 +258,7 @@ async def _throughput(
     begun = time.perf_counter()
     while search.rate is None:
         size, here = search.size, _OtherTraffic(uplink, search.size, sends=kind == "send")
-        seconds, others = await _transfer(stream, kind, size, search.pace)
+        seconds, others = await transfer(stream, kind, size, search.pace)
         most = max(here.bytes, others)
         queued = None
         if search.asks_for_queue(seconds):
@@ -363,29 +266,6 @@ async def _throughput(
             most = max(most, others)
         search.came(seconds, queued, time.perf_counter() - begun, shared=most > OTHERS * size)
     return search.rate * 8e-9, search.is_least
-
-
-async def _transfer(stream: Stream, kind: Literal["send", "fetch"], size: int, pace: float) -> tuple[float, int]:
-    """Make one transfer; return the seconds that it took to come in, from its first piece on, and the bytes of other
-    traffic that have come to the other end meanwhile."""
-    return (await _transfers(stream, kind, [size], pace))[0]
-
-
-async def _transfers(
-    stream: Stream, kind: Literal["send", "fetch"], sizes: Sequence[int], pace: float
-) -> list[tuple[float, int]]:
-    """Make transfers of these sizes, one right behind the other; return of each what `_transfer` does."""
-    requests = [ProbeRequest(kind=kind, size=size, pace=0.0 if math.isinf(pace) else pace) for size in sizes]
-    if kind == "fetch":
-        for request in requests:
-            await write_message(stream, request)
-        return [(await _swallow(stream, size), 0) for size in sizes]
-    stream.pace(pace)
-    for request in requests:
-        await write_message(stream, request)
-        await _pour(stream, request.size)
-    answers = [await read_message(stream, Swallowed) for _ in sizes]
-    return [(answer.seconds, answer.others) for answer in answers]
 
 
 async def _queued(stream: Stream, kind: Literal["send", "fetch"]) -> tuple[float | None, int]:
@@ -396,31 +276,3 @@ async def _queued(stream: Stream, kind: Literal["send", "fetch"]) -> tuple[float
     await write_message(stream, ProbeRequest(kind="queued"))
     answer = await read_message(stream, Queued)
     return answer.seconds, answer.others
-
-
-def _pieces(size: int) -> Iterator[int]:
-    """Yield the sizes of a transfer's pieces, a small one first: it is timed from that one on."""
-    yield min(PIECE_BYTES, size)
-    for offset in range(PIECE_BYTES, size, BULK_BYTES):
-        yield min(BULK_BYTES, size - offset)
-
-
-async def _pour(stream: Stream, size: int) -> None:
-    zeros = memoryview(bytes(BULK_BYTES))
-    for piece in _pieces(size):
-        await stream.write(zeros[:piece])
-
-
-async def _drain(stream: Stream, size: int) -> None:
-    for piece in _pieces(size):
-        await stream.read(piece)
-
-
-async def _swallow(stream: Stream, size: int) -> float:
-    """Take in `size` bytes; return the seconds from the first piece to the last."""
-    pieces = _pieces(size)
-    await stream.read(next(pieces))
-    begun = time.perf_counter()
-    for piece in pieces:
-        await stream.read(piece)
-    return time.perf_counter() - begun

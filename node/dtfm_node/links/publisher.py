@@ -5,8 +5,9 @@ import contextlib
 from collections.abc import Mapping
 
 from dtfm_node.control.reporter import Reporter
+from dtfm_node.links.fan import fan
 from dtfm_node.links.pacing import UplinkPacer
-from dtfm_node.links.probe import echo, fan, probe
+from dtfm_node.links.probe import echo, probe
 from dtfm_node.links.witness import Witness
 from dtfm_protocol.control.messages import ECHO_LIMIT, ProbeResult, ProbeRound
 from dtfm_protocol.discovery.records import Limits, Link, LinkReport, Profile
