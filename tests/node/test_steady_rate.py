@@ -4,7 +4,7 @@ import pytest
 
 from dtfm_node.links.steady_rate import LONG_ROUND_TRIPS, LONG_SECONDS, SteadyRate
 
-LOOK = 0.02
+LOOK = 0.005
 FIRST_BYTES = 14_480
 
 
@@ -59,7 +59,7 @@ def test_a_window_that_stays_shut_is_waited_for_as_long_as_no_queue_grows(round_
 
 def test_bursts_with_pauses_between_are_not_taken_for_a_full_link() -> None:
     rate = SteadyRate(0.3)
-    for look in range(1, 90):
+    for look in range(1, 360):
         rounds, rest = divmod(look * LOOK, 0.3)
         rate.came(look * LOOK, int(1e5 * (rounds + min(1.0, rest / 0.15))))
         assert rate.rate is None

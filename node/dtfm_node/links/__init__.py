@@ -1,5 +1,6 @@
 """Links to other peers: measured, published, and shared among what is sent.
 
+- `burst_rate`: rate of a far link, known from the bursts of a flow that does not fill it yet (pure)
 - `fan`: measurement of what this peer can send to, and receive from, several others at once
 - `pacing`: order and pace of what uses this machine's line: frames that somebody's compute waits for first, bulk when
   none is under way, neither over a link that is being measured, and all of them hardly faster than their link can carry

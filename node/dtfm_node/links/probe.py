@@ -34,8 +34,8 @@ ECHOES_SECONDS = 0.3
 LONG_TRIP = 0.02
 """Seconds of a round trip from which, where somebody waits, the kernel's word on it does (what machines add is little
 beside that, and echoes would take several more), and one flow each way tells the rates."""
-LOOK_SECONDS = 0.02
-"""Pause between two looks at how far a flow is."""
+LOOK_SECONDS = 0.005
+"""Pause between two looks at how far a flow is: bursts are told apart."""
 FLOW_BYTES = 1 << 24
 """Of a flow at most: it takes no more of a fast line than transfers would."""
 FLOW_STREAMS = 3

@@ -3,11 +3,13 @@
 A flow that is as fast as TCP lets it be sends a window, and waits for its acknowledgements; windows double with each
 round trip. As long as they do not fill the link, bytes come in bursts with pauses between, or ever faster. Once they
 come evenly for as long as a round trip, and wait in a queue, they come as fast as the link carries them. One long flow
-so tells in seconds, over half the world, what transfers that each wait for an answer do not.
+so tells in seconds, over half the world, what transfers that each wait for an answer do not. On a far link its bursts
+may tell before that (`burst_rate`).
 """
 
 from collections import deque
 
+from dtfm_node.links.burst_rate import BurstRate
 from dtfm_node.links.pacing import UNPACED
 
 LEAST_SPAN, ROUND_TRIPS = 0.2, 1.1
@@ -40,6 +42,7 @@ class SteadyRate:
         self._seen: deque[tuple[float, int]] = deque()
         """When how many bytes had come, of the last span and a little more."""
         self._begun: float | None = None
+        self._bursts = BurstRate(round_trip)
 
     def came(self, at: float, total: int, queued: float | None = None) -> None:
         """Take note that `total` bytes have come by the second `at`, when they waited in a queue for `queued` seconds;
@@ -49,6 +52,7 @@ class SteadyRate:
                 return
             self._begun = at
         self._seen.append((at, total))
+        self._bursts.came(at, total)
         elapsed = at - self._begun
         if total >= ENOUGH_BYTES and elapsed > 0 and total / elapsed >= UNPACED:
             self.rate = total / elapsed
@@ -62,8 +66,17 @@ class SteadyRate:
             fills = queued is None or queued >= max(FILLED_SECONDS, FILLED * self._round_trip)
             if fills and all(abs(rate - mean) <= EVEN * mean for rate in rates):
                 self.rate = sum(rates[PARTS // 2 :]) / (PARTS - PARTS // 2)  # the first may still have grown
+        if self.rate is None:
+            self.rate = self._bursts.rate
         if self.rate is None and elapsed >= self._patience:
             self.rate = self.mean
+
+    def so_far(self) -> float:
+        """Return the bytes a second of the link as far as they are known now that nothing more comes; 0: nothing has
+        come."""
+        self._bursts.ended()
+        at, total = self._seen[-1] if self._seen else (1.0, 0)
+        return self._bursts.rate or self.mean or total / at
 
     @property
     def mean(self) -> float:

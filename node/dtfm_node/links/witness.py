@@ -13,8 +13,8 @@ from dtfm_node.links.steady_rate import SteadyRate
 from dtfm_protocol.discovery.records import Link
 from dtfm_protocol.wire.stream import Stream
 
-LOOK_SECONDS = 0.05
-"""Pause between two looks at how far a flow is: what is wanted is no finer than a tenth."""
+LOOK_SECONDS = 0.005
+"""Pause between two looks at how far a flow is: bursts are told apart."""
 LEAST_RATE = 1.0
 """Bytes a second of a flow below which nothing was seen of it."""
 _T = TypeVar("_T")
@@ -26,9 +26,8 @@ class Witness:
     def __init__(self) -> None:
         self.when_seen: Callable[[str, Link], object] = lambda peer, link: None
         """Function that is called with the peer that has measured, and the link to it as seen from here."""
-        self._flows: dict[str, dict[str, float]] = {}
-        """Bytes a second of flows that were seen since the last end of a measurement, by peer, and as that one asked
-        for them."""
+        self._flows: dict[str, dict[str, SteadyRate]] = {}
+        """Flows that were seen since the last end of a measurement, by peer, and as that one asked for them."""
 
     async def watching(self, stream: Stream, kind: Literal["send", "fetch"], moving: Coroutine[Any, Any, _T]) -> _T:
         """Return what `moving` returns, and watch meanwhile how the flow over `stream` goes.
@@ -39,21 +38,16 @@ class Witness:
         begun, before = time.perf_counter(), stream.progress()
         if before is None:
             return await moving
-        rate, seen = SteadyRate(before.round_trip), self._flows.setdefault(stream.peer, {})
-        seen.pop(kind, None)
-        flow = asyncio.create_task(moving)
+        rate = self._flows.setdefault(stream.peer, {})[kind] = SteadyRate(before.round_trip)
+        flow, passed = asyncio.create_task(moving), 0
         try:
             while not flow.done():
                 await asyncio.wait([flow], timeout=LOOK_SECONDS)
                 told = stream.progress()
-                if told is None:
-                    break
+                if told is None or (flow.done() and passed):
+                    break  # when the last bytes came is not known: they may have waited for what ended the flow
                 passed = told.received - before.received if kind == "send" else told.delivered - before.delivered
-                elapsed = time.perf_counter() - begun
-                rate.came(elapsed, passed, stream.queued() if kind == "fetch" else None)
-                if not flow.done() or kind not in seen:
-                    # What comes of late: the other end goes on until that is what the link carries.
-                    seen[kind] = rate.mean or passed / elapsed
+                rate.came(time.perf_counter() - begun, passed, stream.queued() if kind == "fetch" else None)
             return await flow
         finally:
             flow.cancel()
@@ -61,9 +55,10 @@ class Witness:
 
     def ended(self, stream: Stream) -> None:
         """Tell what was seen of a measurement by the peer at the other end of `stream`, which has just ended; nothing
-        where that was not both flows."""
+        where that was not both flows. That end went on until it knew what the link carries: so does what comes of late,
+        or in bursts."""
         flows, told = self._flows.pop(stream.peer, {}), stream.progress()
-        received, sent = flows.get("send", 0.0), flows.get("fetch", 0.0)
+        received, sent = (flows[kind].so_far() if kind in flows else 0.0 for kind in ("send", "fetch"))
         if told is None or told.round_trip <= 0 or min(received, sent) < LEAST_RATE:
             return
         link = Link(
