@@ -16,7 +16,7 @@ from dtfm_coordinator.links.link_table import LinkTable
 from dtfm_coordinator.membership.members import Member
 from dtfm_node.links.pacing import UplinkPacer
 from dtfm_node.links.probe import answer, probe
-from dtfm_node.links.transfers import ProbeRequest, Queued, Swallowed
+from dtfm_node.links.timed_transfers import ProbeRequest, Queued, Swallowed
 from dtfm_node.links.witness import Witness
 from dtfm_protocol.control.messages import REPORT, ProbeResult, ProbeRound, Report
 from dtfm_protocol.discovery.records import Limits, Link, Profile

@@ -15,7 +15,7 @@ from dtfm_node.engine.heartbeat import Heartbeat
 from dtfm_node.engine.link_rates import LinkRates
 from dtfm_node.engine.mailbox import Mailbox
 from dtfm_node.engine.receiver import Receiver
-from dtfm_node.links.transfers import ProbeRequest, Queued, Swallowed
+from dtfm_node.links.timed_transfers import ProbeRequest, Queued, Swallowed
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.job.job_file import CodecName
 from dtfm_protocol.plan.ballot import Ballot, Commit, SetSums, Vote, read_ballot

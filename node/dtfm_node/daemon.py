@@ -32,7 +32,7 @@ from dtfm_node.limits.machine_readings import SystemReadings
 from dtfm_node.links import probe
 from dtfm_node.links.pacing import UplinkPacer
 from dtfm_node.links.publisher import Publisher
-from dtfm_node.links.transfers import PROBE
+from dtfm_node.links.timed_transfers import PROBE
 from dtfm_node.links.witness import Witness
 from dtfm_node.node_options import NodeOptions
 from dtfm_node.runner.ahead_fetch import AheadFetch

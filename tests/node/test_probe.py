@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from dtfm_node.links import fan, probe, rate_search, transfers
+from dtfm_node.links import fan, probe, rate_search
+from dtfm_node.links import timed_transfers as transfers
 from dtfm_node.links.pacing import HEADROOM, UplinkPacer
-from dtfm_node.links.transfers import PROBE
+from dtfm_node.links.timed_transfers import PROBE
 from dtfm_node.links.witness import Witness
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.transport.in_memory import MemoryDataPlane, MemoryNetwork, MemoryStream

@@ -11,7 +11,7 @@ import pytest
 
 from dtfm_node.links import probe
 from dtfm_node.links.pacing import UplinkPacer
-from dtfm_node.links.transfers import PROBE, ProbeRequest
+from dtfm_node.links.timed_transfers import PROBE, ProbeRequest
 from dtfm_node.links.witness import Witness
 from dtfm_protocol.discovery.records import Link
 from dtfm_protocol.transport.rate_cap import RateCap, TrafficCaps

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from dtfm_node.engine.exchange import Hello
 from dtfm_node.engine.reduction_receipts import StepReceipts
 from dtfm_node.engine.step_evidence import CastVotes, WantReceipts, WantVotes
-from dtfm_node.links.transfers import ProbeRequest, Queued, Swallowed
+from dtfm_node.links.timed_transfers import ProbeRequest, Queued, Swallowed
 from dtfm_protocol.checkpoint.transfers import (
     Catalogue,
     Deposit,

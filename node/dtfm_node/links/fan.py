@@ -8,7 +8,7 @@ from typing import Literal
 from dtfm_node.links.pacing import HEADROOM, UplinkPacer
 from dtfm_node.links.probe import ECHOES_SECONDS
 from dtfm_node.links.rate_search import FIRST_BYTES, LAST_BYTES, paced
-from dtfm_node.links.transfers import opened, transfers
+from dtfm_node.links.timed_transfers import opened, transfers
 from dtfm_protocol.discovery.records import Limits
 from dtfm_protocol.wire.stream import DataPlane, Stream
 

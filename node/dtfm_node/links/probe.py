@@ -11,7 +11,7 @@ from typing import Literal
 from dtfm_node.links.pacing import UplinkPacer
 from dtfm_node.links.rate_search import RateSearch
 from dtfm_node.links.steady_rate import SteadyRate
-from dtfm_node.links.transfers import (
+from dtfm_node.links.timed_transfers import (
     PROBE,
     ProbeRequest,
     Queued,
