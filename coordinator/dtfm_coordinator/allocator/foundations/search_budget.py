@@ -63,6 +63,14 @@ class Budget:
         """Return the number of placements that may still be looked at for now, `most` at most."""
         return most if self.evaluations is None else max(0, min(most, self.part(self.until) - self.spent_evaluations))
 
+    def foreseen(self) -> int:
+        """Return about how many placements will still be looked at for now, by what the limits have let through so far;
+        a huge number where nothing has been looked at."""
+        used = self.used()
+        if self.spent_evaluations == 0 or used <= 0:
+            return self.left(1 << 60)
+        return self.left(int(self.spent_evaluations * max(0.0, 1 - used) / used))
+
     def part(self, share: float) -> int:
         """Return a share of the placements that may be looked at in all; a huge number where only time counts."""
         return 1 << 60 if self.evaluations is None else int(share * self.evaluations)

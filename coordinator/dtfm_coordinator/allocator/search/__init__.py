@@ -2,6 +2,8 @@
 
 - `annealing`: the local search over layouts: simulated annealing on the fast form of the simulated step, as machine
   code
+- `foretelling`: foretelling of steps: a long one's seconds from two short ones, of many placements
+- `grown_chains`: chains of one peer a stage, grown peer by peer: the best few of many
 - `layout`: which peer stands in which slot, and how micro-batches and layers are shared out; its cost and its plan
 - `layout_evolution`: the evolutionary search over whole layouts: depth, peers of each stage, who stands where, shares,
   layers, idle peers

@@ -1,13 +1,15 @@
 """The evolutionary search over whole layouts: depth, peers of each stage, who stands where, shares, layers, idle peers.
 
 A population keeps the best layout of each row of peer counts. A new one comes from one parent, annealed from where it
-is; from two, stage by stage; or from splitting or merging stages. Each is annealed (`annealing`) and kept if it is the
-best of its counts. In the end the best is changed as long as any single change (`settling`) makes it better. Every
-number is the fast form's (`fast_simulator`), plus what moving there costs (`moving_cost`). Where time alone is limited,
-threads anneal side by side, out of one population.
+is; from two, stage by stage; or from splitting, merging, adding or leaving out stages. Each is annealed (`annealing`)
+and kept if it is the best of its counts. In the end the best is changed as long as any single change (`settling`) makes
+it better. Every number is the fast form's (`fast_simulator`), plus what moving there costs (`moving_cost`). Where time
+alone is limited, threads anneal side by side, out of one population.
+
+Of many peers the best plan may use a few, and a budget does not last for trying them all. There chains are grown peer
+by peer before anything is annealed, and descents are short.
 """
 
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
@@ -20,23 +22,32 @@ from dtfm_coordinator.allocator.problem.bucket_cut import MOST_BUCKETS
 from dtfm_coordinator.allocator.problem.moving_cost import LayersInForce, moving_a_step
 from dtfm_coordinator.allocator.problem.problem_arrays import Problem
 from dtfm_coordinator.allocator.search.annealing import anneal
+from dtfm_coordinator.allocator.search.foretelling import SHORT, Foretelling
+from dtfm_coordinator.allocator.search.grown_chains import grown
 from dtfm_coordinator.allocator.search.layout import Layout
 from dtfm_coordinator.allocator.search.layout_population import PARENTS, LayoutPopulation
-from dtfm_coordinator.allocator.search.layout_variation import crossed, regrouped
+from dtfm_coordinator.allocator.search.layout_variation import crossed, lengthened, regrouped
 from dtfm_coordinator.allocator.search.settling import improvements, is_to_settle
-from dtfm_coordinator.allocator.search.starts import Stages, near_by_message, starts
+from dtfm_coordinator.allocator.search.starts import Stages
 from dtfm_coordinator.allocator.simulator.compiled_schedule import kinds_of
 
 SURVEY = 0.35
 """Most of what is left of the budget that goes into looking at every shape once."""
-SHORT = 48
-"""Micro-batches of the short steps from which a long one is foretold."""
+GROWTH = 0.15
+"""Most of what is left of the budget that goes into growing a chain."""
 LONG = 4
 """Times as many micro-batches make a step long."""
 WARM, COOL = 0.06, 0.003
 """Temperatures of a descent, as fractions of the step's seconds."""
-TRIES_A_PEER = 40
-"""Changes tried in one descent, for each peer."""
+TRIES_A_PEER, FEWEST_A_PEER = 40, 4
+"""Changes tried in one descent, for each peer, at most and at least."""
+DESCENTS = 16
+"""Descents for which what the first look at all shapes leaves of the budget is to last: on many peers whole ones are
+too long for that, and no number of stages would be looked at twice."""
+LENGTHENED = 0.5
+"""Share of changes of depth that add idle peers as a stage, or take a stage away, where nearly all of many are idle."""
+MANY = 16
+"""Peers beyond which a budget does not last for trying them all."""
 ACTIONS_A_CALL = 400_000
 """About how many actions and messages of reductions are played between two looks at the clock: some hundredths of a
 second, or a tenth."""
@@ -51,10 +62,13 @@ class Evolution:
         """`any_depth` lets children change the number of stages, `any_counts` the numbers of their peers."""
         self._problem, self._standing, self._budget = problem, standing, budget
         self._any_depth, self._any_counts = any_depth, any_counts
-        self._seed, self._lock = seed, threading.Lock()
+        self._seed = seed
         self._population = LayoutPopulation(budget.elapsed)
         self._starts: list[Layout] = []
         """Layouts of the first placements that were priced."""
+        self._are_many = len(problem.forward) > MANY
+        self._tries = 0
+        """Changes tried in one descent."""
         self._settled: Layout | None = None
         """Layout of which all single changes were looked at."""
         self.fitted = False
@@ -90,6 +104,10 @@ class Evolution:
             fits = layout.fits(self._problem)
             self._admit(layout if fits else Layout.of(self._problem, _stages(layout)))
         self._survey(shapes)
+        peers = len(self._problem.forward)
+        fewest, self._tries = FEWEST_A_PEER * peers, TRIES_A_PEER * peers
+        if self._are_many:
+            self._tries = max(fewest, min(self._tries, self._budget.foreseen() // DESCENTS))
         if self._population:
             side_by_side(self._evolve, self._budget.cores)
 
@@ -116,50 +134,20 @@ class Evolution:
 
     def _survey(self, shapes: Sequence[Shape]) -> None:
         """Look at the shapes' first placements: foretell all, then price the best of the best depths."""
-        near, turns = near_by_message(self._problem), iter(shapes)
+        foretelling = Foretelling(self._problem, self._budget)
         before = self._budget.used()
         enough = before + SURVEY * (1 - before)
-        foretold: dict[int, tuple[float, Stages]] = {}
-
-        def look(number: int) -> None:
-            while True:
-                with self._lock:
-                    shape = next(turns, None)
-                if shape is None or (self._budget.used() >= enough and (foretold or self._population)):
-                    break
-                for stages in starts(self._problem, near, shape, self._any_counts):
-                    seconds = self._foretold(stages)
-                    with self._lock:
-                        if np.isfinite(seconds) and seconds < foretold.get(len(stages), (np.inf, []))[0]:
-                            foretold[len(stages)] = (seconds, stages)
-
-        side_by_side(look, self._budget.cores)
-        for _, stages in sorted(foretold.values(), key=lambda one: one[0])[:PARENTS]:
+        foretold = foretelling.best_of(shapes, enough, uneven=self._any_counts, has_some=bool(self._population))
+        chosen, chains = sorted(foretold, key=lambda one: one[0])[:PARENTS], list[Stages]()
+        if self._are_many and self._any_depth and self._any_counts:
+            enough = self._budget.used() + GROWTH * (1 - self._budget.used())
+            known = [one for one in chosen if max(map(len, one[1])) == 1]
+            chains = grown(self._problem, foretelling.soonest, known, lambda: self._budget.used() < enough)
+        self.fitted |= foretelling.fitted
+        for stages in [*(stages for _, stages in chosen), *chains]:
             layout = Layout.of(self._problem, stages)
             self._admit(layout)
             self._starts += [layout] if layout is not None else []
-
-    def _foretold(self, stages: Stages) -> float:
-        """Seconds of a step, a long one's from two short ones: what it takes more for more micro-batches is steady."""
-        most = max(map(len, stages))
-        if most > self._problem.micro_batches:
-            return np.inf
-        longer = min(self._problem.micro_batches, max(SHORT, 2 * most))
-        shorter = max(longer // 2, most)
-        counts = [longer, shorter] if longer < self._problem.micro_batches else [self._problem.micro_batches]
-        seconds = []
-        for count in counts:
-            short = self._problem._replace(micro_batches=count)
-            layout = Layout.of(short, stages)
-            if layout is None:
-                return np.inf
-            self.fitted = True
-            self._budget.spend(1)
-            seconds.append(layout.cost(short).total)
-        if len(seconds) == 1 or not np.isfinite(seconds[0]):
-            return seconds[0]
-        more = (seconds[0] - seconds[1]) / max(1, longer - shorter)
-        return seconds[0] + max(0.0, more) * (self._problem.micro_batches - longer)
 
     def _admit(self, layout: Layout | None) -> None:
         """Price a layout and keep it if it is the best of its counts."""
@@ -204,8 +192,8 @@ class Evolution:
         order = np.array([*layout.peers, *(p for p in range(len(problem.forward)) if p not in standing)])
         buckets = min(MOST_BUCKETS, 1 + int(problem.gradient_before[-1] / len(counts) / problem.bucket_bytes))
         work = kinds_of(problem.schedule) * problem.micro_batches * len(counts) + 2 * buckets * int((counts**2).sum())
-        tries = max(1, min(ACTIONS_A_CALL // work, TRIES_A_PEER * len(order)))
-        parts = max(1, min(8, TRIES_A_PEER * len(order) // tries))
+        tries = max(1, min(ACTIONS_A_CALL // work, self._tries))
+        parts = max(1, min(8, self._tries // tries))
         cooling = (COOL / WARM) ** (1 / parts)
         for part in range(parts):
             if self._budget.spent():
@@ -228,7 +216,12 @@ class Evolution:
         dice = rng.random()
         stages = _stages(parent)
         if self._any_depth and dice < 0.4:
-            stages = regrouped(stages, self._problem.layers, self._problem.micro_batches, rng)
+            idle = sorted(set(range(len(self._problem.forward))) - set(parent.peers))
+            often = LENGTHENED * len(idle) / len(self._problem.forward) if self._are_many else 0.0
+            if not self._any_counts or (often and rng.random() < often):
+                stages = lengthened(stages, idle, self._problem.layers, rng)
+            else:
+                stages = regrouped(stages, self._problem.layers, self._problem.micro_batches, rng)
         elif dice < 0.6:
             alike = [
                 one for _, one in self._population.ranked() if len(one.counts) == len(parent.counts) and one != parent

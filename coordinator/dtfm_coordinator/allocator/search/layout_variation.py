@@ -23,6 +23,21 @@ def regrouped(stages: Stages, most_stages: int, most_peers: int, rng: np.random.
     return stages
 
 
+def lengthened(stages: Stages, idle: list[int], most_stages: int, rng: np.random.Generator) -> Stages:
+    """One more stage, of as many idle peers as one beside it has, or one stage fewer, whose peers go home; the same
+    where neither can be.
+
+    Args:
+        most_stages: of a layout: the model's layers.
+    """
+    place = int(rng.integers(len(stages)))
+    if rng.random() < 0.5 and len(idle) >= len(stages[place]) and len(stages) < most_stages:
+        drawn: list[int] = rng.choice(idle, len(stages[place]), replace=False).tolist()
+        place += int(rng.integers(2))  # before it, or behind it
+        return [*stages[:place], drawn, *stages[place:]]
+    return [*stages[:place], *stages[place + 1 :]] if len(stages) > 1 else stages
+
+
 def crossed(one: Stages, other: Stages, rng: np.random.Generator) -> Stages:
     """Peers in the stage that either parent gives them, repaired to the first parent's counts."""
     where = {peer: stage for stage, members in enumerate(other) for peer in members}
