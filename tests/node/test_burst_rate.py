@@ -85,3 +85,12 @@ def test_a_burst_at_which_the_flow_ends_counts_once_that_is_said() -> None:
     assert bursts.rate is None
     bursts.ended()
     assert bursts.rate == pytest.approx(found)
+
+
+def test_of_what_comes_without_a_pause_little_is_kept_however_long_it_lasts() -> None:
+    """The other end decides for how long it sends."""
+    bursts = BurstRate(0.3)
+    for look in range(1, 5000):
+        bursts.came(look * LOOK, look)
+        assert len(bursts._burst.seen) <= 0.3 / LOOK + 2
+    assert bursts.rate is None

@@ -71,15 +71,19 @@ class BurstRate:
         """
         self.rate: float | None = None
         """Bytes a second that the link carries, once two bursts have told."""
+        self._round_trip = round_trip
         self._pause = PAUSE * round_trip if round_trip >= LEAST_ROUND_TRIP else None
         self._before, self._burst = _Burst(), _Burst()
         self._total = 0
 
     def came(self, at: float, total: int) -> None:
-        """Take note that `total` bytes have come by the second `at`."""
+        """Take note that `total` bytes have come by the second `at`. What comes for longer than a round trip is no
+        burst: nothing is kept of it, however long it goes on."""
         if self._pause is None or self.rate is not None:
             return
-        if total > self._total:
+        if self._burst.seen and at - self._burst.seen[0][0] > self._round_trip:
+            self._pause, self._burst = None, _Burst()  # the link is full: there are no bursts any more
+        elif total > self._total:
             self._burst.seen.append((at, total))
             self._total = total
         elif self._burst.seen and at - self._burst.seen[-1][0] > self._pause:

@@ -15,6 +15,8 @@ from dtfm_protocol.wire.stream import Stream
 
 LOOK_SECONDS = 0.005
 """Pause between two looks at how far a flow is: bursts are told apart."""
+LONGEST_SECONDS = 30.0
+"""Of a flow that is watched; the other end decides for how long it lasts."""
 LEAST_RATE = 1.0
 """Bytes a second of a flow below which nothing was seen of it."""
 _T = TypeVar("_T")
@@ -44,10 +46,11 @@ class Witness:
             while not flow.done():
                 await asyncio.wait([flow], timeout=LOOK_SECONDS)
                 told = stream.progress()
-                if told is None or (flow.done() and passed):
+                elapsed = time.perf_counter() - begun
+                if told is None or elapsed > LONGEST_SECONDS or (flow.done() and passed):
                     break  # when the last bytes came is not known: they may have waited for what ended the flow
                 passed = told.received - before.received if kind == "send" else told.delivered - before.delivered
-                rate.came(time.perf_counter() - begun, passed, stream.queued() if kind == "fetch" else None)
+                rate.came(elapsed, passed, stream.queued() if kind == "fetch" else None)
             return await flow
         finally:
             flow.cancel()
