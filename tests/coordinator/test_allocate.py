@@ -290,13 +290,6 @@ def test_a_chain_of_the_best_peers_is_found_where_links_are_very_unequal() -> No
     assert free.total < 1.5 * one_each.total
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_a_number_of_replicas_that_the_owner_fixes_is_kept_whatever_the_number_of_stages(seed: int) -> None:
-    view = swarm(9, speeds=(1, 3, 1, 2, 1, 1, 2, 3, 1), seed=seed)
-    plan = allocate(view, Workload(DEMAND, 12, Planning(replicas=2)), seed, evaluations=3000)
-    assert {len(plan.replicas(stage)) for stage in range(len(plan.stages))} == {2}
-
-
 def test_state_is_counted_where_it_moves_and_free_where_it_lies() -> None:
     from dtfm_coordinator.allocator.problem.moving_cost import moving_seconds, standing
 

@@ -45,7 +45,7 @@ async def _together(
     async def carry(peer: str, stream: Stream) -> tuple[int, float]:
         rate, told = alone[peer] * 1.25e8, stream.progress()
         opening = max(OPENING_SECONDS, min(told.round_trip, ECHOES_SECONDS) if told is not None else 0.0)
-        sizes = [bounded(rate * opening), bounded(rate * FAN_SECONDS)]
+        sizes = [_bounded(rate * opening), _bounded(rate * FAN_SECONDS)]
         return sizes[-1], (await transfers(stream, kind, sizes, paced(HEADROOM * rate)))[-1][0]
 
     carried = await asyncio.gather(*(carry(peer, stream) for peer, stream in streams.items()))
@@ -53,5 +53,5 @@ async def _together(
     return gbps if gbps < SHARED * sum(alone.values()) else None
 
 
-def bounded(size: float) -> int:
+def _bounded(size: float) -> int:
     return int(min(LAST_BYTES, max(FIRST_BYTES, size)))
