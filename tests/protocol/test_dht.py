@@ -239,9 +239,33 @@ async def test_a_dht_that_nobody_answers_for_is_a_user_error() -> None:
     ):
         registry = Registry(SWARM, Post(SWARM, identity))
         with pytest.raises(UserError, match=r"no DHT peer answers at .*is the coordinator running") as caught:
-            async with HivemindDiscovery.running(plane, identity, admission, registry, (nobody,)):
+            async with HivemindDiscovery.running(plane, identity, admission, registry, (nobody,), patience=2.0):
                 pass
         assert "\n" not in str(caught.value)
+
+
+@pytest.mark.process
+async def test_a_dht_whose_door_is_too_busy_at_first_is_entered_later() -> None:
+    """The door's daemon is there, as a coordinator's is on a busy machine, and answers calls of the DHT 3 s later."""
+    early, late = member_of(OWNER), member_of(OWNER)
+    async with (
+        asyncio.timeout(PATIENCE),
+        LibP2PDataPlane.running(*late, str, listen="127.0.0.1") as door,
+        LibP2PDataPlane.running(*early, str, listen="127.0.0.1", bootstrap=await door.addresses()) as plane,
+    ):
+        there = contextlib.AsyncExitStack()
+
+        async def open_door() -> None:
+            await asyncio.sleep(3.0)
+            registry = Registry(SWARM, Post(SWARM, late[0]))
+            await there.enter_async_context(HivemindDiscovery.running(door, *late, registry))
+
+        registry = Registry(SWARM, Post(SWARM, early[0]))
+        entering = HivemindDiscovery.running(plane, *early, registry, await door.addresses())
+        async with there, asyncio.TaskGroup() as tasks:
+            tasks.create_task(open_door())
+            async with entering as discovery:
+                assert await registry.publish(discovery, profile())
 
 
 @pytest.mark.process

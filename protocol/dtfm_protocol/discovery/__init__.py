@@ -2,6 +2,7 @@
 
 - `dht`: signed records of who is here, on hivemind's Kademlia DHT
 - `dht_calls`: the DHT's calls between members: hivemind's requests and answers, each after its sender's credential
+- `dht_entry`: the entry to a DHT by peers that belong to it, tried again and again
 - `record_rules`: the rules by which a peer keeps and believes records of others: whose, where, how large, and for how
   long
 - `records`: the records that peers publish of themselves over the DHT: signed, schema-checked, expiring

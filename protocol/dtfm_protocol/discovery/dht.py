@@ -12,9 +12,9 @@ from hivemind.p2p.p2p_daemon_bindings.utils import P2PDaemonError
 from hivemind.utils import timed_storage
 
 from dtfm_protocol.discovery.dht_calls import DhtCalls, node_id_of
+from dtfm_protocol.discovery.dht_entry import enter
 from dtfm_protocol.discovery.record_rules import MembersRecords
 from dtfm_protocol.discovery.registry import Registry
-from dtfm_protocol.errors import UserError
 from dtfm_protocol.identity.admission import Admission
 from dtfm_protocol.identity.coordinators import Coordinators
 from dtfm_protocol.identity.keys import Identity
@@ -53,6 +53,7 @@ class HivemindDiscovery:
         registry: Registry,
         bootstrap: tuple[str, ...] = (),
         known_peers: tuple[str, ...] = (),
+        patience: float = TIMEOUTS.dht_entry,
     ) -> AsyncIterator["HivemindDiscovery"]:
         """Join the DHT that `bootstrap` belongs to, or start one.
 
@@ -64,30 +65,29 @@ class HivemindDiscovery:
             bootstrap: multiaddresses of peers to enter the DHT by.
             known_peers: multiaddresses at which peers of an earlier run were reached, who may belong to it, too;
                 nothing is lost where they do not.
+            patience: seconds for which `bootstrap` is tried again where nobody of it answers.
 
         Raises:
             UserError: none of `bootstrap` answers.
         """
         refuse_stale_records()
+        node = await DHTNode.create(
+            p2p=DhtCalls(plane),
+            node_id=node_id_of(plane.peer_id),
+            num_replicas=REPLICAS,
+            wait_timeout=TIMEOUTS.dht_answer,
+            record_validator=MembersRecords(registry, identity, admission),
+            # A peer's newest record must be seen at once: a cached or half-replicated one would plan on the past.
+            cache_locally=False,
+            cache_on_store=False,
+            cache_nearest=0,
+        )
+        nearing: asyncio.Future[Any] = asyncio.Future()
         try:
-            node = await DHTNode.create(
-                p2p=DhtCalls(plane),
-                node_id=node_id_of(plane.peer_id),
-                initial_peers=list(bootstrap) or None,
-                ensure_bootstrap_success=bool(bootstrap),
-                num_replicas=REPLICAS,
-                wait_timeout=TIMEOUTS.dht_answer,
-                # Of several doors some may be shut, and the others far.
-                bootstrap_timeout=TIMEOUTS.dht_joining if len(by_peer(bootstrap)) == 1 else None,
-                record_validator=MembersRecords(registry, identity, admission),
-                # A peer's newest record must be seen at once: a cached or half-replicated one would plan on the past.
-                cache_locally=False,
-                cache_on_store=False,
-                cache_nearest=0,
-            )
-        except RuntimeError:
-            raise UserError(f"no DHT peer answers at {', '.join(bootstrap)}: is the coordinator running?") from None
-        try:
+            if bootstrap:
+                await enter(node.protocol, bootstrap, patience)
+                nearing = asyncio.create_task(node.find_nearest_nodes([node.node_id]))
+                await asyncio.wait({nearing}, timeout=TIMEOUTS.dht_joining)
 
             async def meet(peer: str, addresses: tuple[str, ...]) -> None:
                 await plane.introduce(peer, addresses)
@@ -99,6 +99,7 @@ class HivemindDiscovery:
                     await asyncio.gather(*meetings, return_exceptions=True)
             yield cls(node, plane.peer_id, bootstrap, admission.coordinators)
         finally:
+            nearing.cancel()
             with contextlib.suppress(TimeoutError):  # it waits for answers of a daemon that may be gone
                 async with asyncio.timeout(DAEMON_SHUTDOWN_SECONDS):
                     await node.shutdown()

@@ -164,6 +164,9 @@ class Timeouts:
     dht_answer: float = 5.0
     """Limit of a DHT peer's answer: half a world away, over a line that is being measured, one takes longer than
     hivemind's 3 s; who takes longer than allowed is not asked again for a while."""
+    dht_entry: float = 20.0
+    """Time in which the peers by which a DHT is entered are asked again, where none has answered: the machine that has
+    them may be busy with others who come."""
     dht_joining: float = 0.5
     """Time that the start waits, once the peer by which a DHT is entered has answered, until this one knows the others
     near it: half a world away that takes seconds, and goes on meanwhile."""
