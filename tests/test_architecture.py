@@ -192,3 +192,14 @@ def test_what_is_said_to_be_somewhere_is_there() -> None:
             if not (ROOT / path).exists():
                 missing.append(f"{document.relative_to(ROOT)}: {path}")
     assert missing == []
+
+
+def test_sections_of_docstrings_are_indented_below_their_headings() -> None:
+    flat = []
+    for module in modules():
+        for node in ast.walk(tree(module)):
+            if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+                text = ast.get_docstring(node) or ""
+                if re.search(r"^(Args|Returns|Yields|Raises):\n(?! {4}\S)", text, flags=re.MULTILINE):
+                    flat.append(f"{module}.{node.name}")
+    assert flat == []

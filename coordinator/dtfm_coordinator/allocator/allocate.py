@@ -93,27 +93,28 @@ def allocate(
     """Return the plan of a job on a swarm with the shortest predicted step.
 
     Args:
-    seed: seed of the search's own random numbers.
-    budget: seconds of search; about one where neither limit is given, and up to ten for large swarms and long steps.
-    evaluations: layouts that the search may look at. Without `budget`, the same arguments give the same plan,
-    `seconds` and `history` apart. Of both, `COARSE` more is taken where boundaries may be coarse.
-    available: the peers that may take part, all of the view's unless given; the others stay idle.
-    in_force: the plan under which peers hold their state now. It is returned again, with its new cost and the
-    reason, where all its peers are available and no other plan pays back the move within the horizon.
-    standstill: seconds that a change takes besides moving state, whatever it is.
-    begun: the plan that a search has found on about the same view: this one begins with it, and without limits takes
-    only `ANEW` of the time.
-    algorithm: "evolutionary"; or "greedy" (the search's first placements alone), "random" or "in-order" (one
-    placement of each shape), or "exhaustive" (every placement of small swarms, with shares and layers that
-    follow speeds), to compare with. Shares and layers are chosen in the same way in all.
-    say: told that the search is being compiled, if it is.
-    stop: whether to end now with the best plan so far, whose reason says so.
-    cores: number of this machine's cores to search on; all unless given, and one where `evaluations` are.
+        seed: seed of the search's own random numbers.
+        budget: seconds of search; about one where neither limit is given, and up to ten for large swarms and long
+            steps.
+        evaluations: layouts that the search may look at. Without `budget`, the same arguments give the same plan,
+            `seconds` and `history` apart. Of both, `COARSE` more is taken where boundaries may be coarse.
+        available: the peers that may take part, all of the view's unless given; the others stay idle.
+        in_force: the plan under which peers hold their state now. It is returned again, with its new cost and the
+            reason, where all its peers are available and no other plan pays back the move within the horizon.
+        standstill: seconds that a change takes besides moving state, whatever it is.
+        begun: the plan that a search has found on about the same view: this one begins with it, and without limits
+            takes only `ANEW` of the time.
+        algorithm: "evolutionary"; or "greedy" (the search's first placements alone), "random" or "in-order" (one
+            placement of each shape), or "exhaustive" (every placement of small swarms, with shares and layers that
+            follow speeds), to compare with. Shares and layers are chosen in the same way in all.
+        say: told that the search is being compiled, if it is.
+        stop: whether to end now with the best plan so far, whose reason says so.
+        cores: number of this machine's cores to search on; all unless given, and one where `evaluations` are.
 
     Raises:
-    NotEnoughNodes: what the owner fixes needs more nodes.
-    UserError: no split of the model fits in the peers' memory, no placement keeps to pairs that can talk, or
-    nothing is known of any peer's speed; or the plan in force is another model's.
+        NotEnoughNodes: what the owner fixes needs more nodes.
+        UserError: no split of the model fits in the peers' memory, no placement keeps to pairs that can talk, or
+            nothing is known of any peer's speed; or the plan in force is another model's.
     """
     peers = tuple(peer for peer in view.ids if available is None or peer in available)
     unavailable = tuple(peer for peer in view.ids if peer not in set(peers))

@@ -27,7 +27,7 @@ def requirements(config: dict[str, Any], training: Training) -> ModelDemand:
     """Return what a model of `config` and one micro-batch of `training` ask of peers.
 
     Raises:
-    UserError: no model can be built by the config.
+        UserError: no model can be built by the config.
     """
     from dtfm_protocol.model.frozen_parameters import frozen_sizes
     from dtfm_protocol.model.model_sizes import kept_activations, model_sizes

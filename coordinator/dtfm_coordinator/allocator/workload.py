@@ -95,11 +95,11 @@ def pose(
     """Return the arrays of `work` on `peers` of `view`, for the compiled cost.
 
     Args:
-    schedule: name of the schedule; the job's, or the first of those that it leaves open, unless given.
-    paced: whether orders go by what actions and messages take; gpipe's do not.
+        schedule: name of the schedule; the job's, or the first of those that it leaves open, unless given.
+        paced: whether orders go by what actions and messages take; gpipe's do not.
 
     Raises:
-    UserError: nothing is known of any peer's speed.
+        UserError: nothing is known of any peer's speed.
     """
     nodes = [node for node in view.nodes if node.id in set(peers)]
     name = schedule or work.schedules[0]

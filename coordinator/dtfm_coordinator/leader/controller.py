@@ -57,10 +57,10 @@ def hold(folder: Path, rows: MetricsFile, state: SwarmState, event: PlanEvent, p
     """Write `plan` down as the one that this coordinator comes back to, before any peer may act under it.
 
     Args:
-    event: entry of the event log, to be written down when the plan has begun.
+        event: entry of the event log, to be written down when the plan has begun.
 
     Raises:
-    UserError: there is no room on the disk.
+        UserError: there is no room on the disk.
     """
     write_atomically(folder / "plan.json", plan.model_dump_json(indent=1), lasting=True)
     write_amendments(folder / amendments_file.NAME, plan.amendments)

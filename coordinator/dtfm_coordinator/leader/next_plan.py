@@ -16,9 +16,9 @@ def next_plan(
     """Return `layout` as the plan of `version`, not signed yet: where it goes on from, and who keeps copies.
 
     Args:
-    copies: what peers hold that can give any, as far as it counts.
-    kept: whole checkpoints, by the id of the coordinator that keeps them.
-    follows: newest plan that this one follows; None: it is the first.
+        copies: what peers hold that can give any, as far as it counts.
+        kept: whole checkpoints, by the id of the coordinator that keeps them.
+        follows: newest plan that this one follows; None: it is the first.
     """
     chain = follows.chain if follows is not None else Chain()
     resume = resume_from(copies, kept, layout.layers, chain)
@@ -30,9 +30,9 @@ def event_of(plan: Plan, why: str, called_at: float, recorded: int, copies: Coll
     """Return what is to be written down of the change to `plan`, once it has begun.
 
     Args:
-    called_at: time of the call, in Unix seconds.
-    recorded: last step whose metrics are on disk.
-    copies: what peers hold that have promised the plan, as far as it counts.
+        called_at: time of the call, in Unix seconds.
+        recorded: last step whose metrics are on disk.
+        copies: what peers hold that have promised the plan, as far as it counts.
     """
     live = [copy.mark.step for copy in copies if copy.live and not copy.is_prepared]
     return PlanEvent(

@@ -68,11 +68,11 @@ def reason_to_compare(
     """Return why another plan might be better, if that was not looked into yet; "" if there is no reason.
 
     Args:
-    considered: situation for which the plan in force was last compared.
-    suspects: links that may have changed.
-    trusted: whether what had changed has stayed as it is for long enough to be compared again.
-    unknown: peers that may have unknown links: these are measured while all is well, for when they are needed,
-    everyone waits.
+        considered: situation for which the plan in force was last compared.
+        suspects: links that may have changed.
+        trusted: whether what had changed has stayed as it is for long enough to be compared again.
+        unknown: peers that may have unknown links: these are measured while all is well, for when they are needed,
+            everyone waits.
     """
     if links := sorted(suspects):
         return f"{', '.join(' -> '.join(map(short, pair)) for pair in links)} may have changed"

@@ -30,13 +30,13 @@ def has_quorum(
     has ended.
 
     Args:
-    promised: peers that have promised to act under no plan up to this one.
-    ended: peers whose processes are known to have ended.
-    alone: whether the swarm has a single coordinator. A process that has ended cannot have promised to another
-        then, and counts as if it had promised.
-    forgetful: a coordinator that may have decided on what follows `plan`, and has forgotten it: without its vote, and
-    without those of ended processes, which decided by its word. Of any earlier quorum one must be among these who
-    remembers; where the plan has a single peer, that one.
+        promised: peers that have promised to act under no plan up to this one.
+        ended: peers whose processes are known to have ended.
+        alone: whether the swarm has a single coordinator. A process that has ended cannot have promised to another
+            then, and counts as if it had promised.
+        forgetful: a coordinator that may have decided on what follows `plan`, and has forgotten it: without its vote,
+            and without those of ended processes, which decided by its word. Of any earlier quorum one must be among
+            these who remembers; where the plan has a single peer, that one.
     """
     electors = plan.electors
     given, over = (set(promised) & set(electors)) - {forgetful}, set(ended) & set(electors)

@@ -17,10 +17,10 @@ def resume_from(copies: Iterable[Copy], kept: Mapping[str, Iterable[Mark]], laye
     that state, and finds that his is another one when he returns.
 
     Args:
-    copies: what peers have that can give any, each after its promise to act under no earlier plan (`judge`).
-    kept: whole checkpoints, by the id of the coordinator that keeps them.
-    layers: number of layers of the model.
-    chain: that of the newest plan that the next one follows.
+        copies: what peers have that can give any, each after its promise to act under no earlier plan (`judge`).
+        kept: whole checkpoints, by the id of the coordinator that keeps them.
+        layers: number of layers of the model.
+        chain: that of the newest plan that the next one follows.
     """
     found = list(copies)
     finals = {copy.mark: copy.commit for copy in found if copy.commit is not None}

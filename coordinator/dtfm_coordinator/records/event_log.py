@@ -48,7 +48,7 @@ def read(folder: Path) -> list[PlanEvent]:
     """Return all events of a run, oldest first.
 
     Raises:
-    UserError: the file cannot be read.
+        UserError: the file cannot be read.
     """
     path = folder / "history.jsonl"
     if not path.exists():

@@ -14,14 +14,14 @@ def generate(state_dir: Path, prompt: str, max_new_tokens: int = 200, temperatur
     """Return what the newest checkpoint writes after `prompt`; the prompt itself is not repeated.
 
     Args:
-    state_dir: state dir of a coordinator, which may be running.
-    prompt: text that is continued; if it is empty, a new document begins.
-    max_new_tokens: number of tokens that are written at most; the end of text stops it earlier.
-    temperature: divisor of the logits; 0 always takes the likeliest token.
-    seed: seed of the draws; the same seed writes the same text.
+        state_dir: state dir of a coordinator, which may be running.
+        prompt: text that is continued; if it is empty, a new document begins.
+        max_new_tokens: number of tokens that are written at most; the end of text stops it earlier.
+        temperature: divisor of the logits; 0 always takes the likeliest token.
+        seed: seed of the draws; the same seed writes the same text.
 
     Raises:
-    UserError: there is no checkpoint or no tokenizer, or a number is out of range.
+        UserError: there is no checkpoint or no tokenizer, or a number is out of range.
     """
     if max_new_tokens < 1:
         raise UserError(f"cannot generate {max_new_tokens} tokens: give at least 1")

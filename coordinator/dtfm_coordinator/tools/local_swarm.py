@@ -95,10 +95,10 @@ async def run(job: Job, folder: Path, count: int, options: ServeOptions, trace: 
     """Serve `job` and train it with `count` local nodes, to its end.
 
     Args:
-    trace: folder to which the nodes write timelines; None: they write none.
+        trace: folder to which the nodes write timelines; None: they write none.
 
     Raises:
-    UserError: the coordinator cannot go on (`Coordinator.run`), or every node has ended badly.
+        UserError: the coordinator cannot go on (`Coordinator.run`), or every node has ended badly.
     """
     nodes = LocalNodes(folder, count, trace)
     invited = asyncio.Event()

@@ -34,7 +34,7 @@ def answer(question: PlanOptions, stop: Callable[[], bool] = lambda: False) -> t
     """Return the plan, and a line about it; the best so far once `stop` says so.
 
     Raises:
-    UserError: options do not go together, files cannot be read, or no plan is possible.
+        UserError: options do not go together, files cannot be read, or no plan is possible.
     """
     if question.budget is not None and question.evaluations is not None:
         raise UserError("--budget and --evaluations exclude each other: give one")

@@ -55,9 +55,10 @@ def flats_of(
     """Return the flat gradients of `stage`, and their buckets, in the order of their reductions' priorities.
 
     Args:
-    groups: number of elements of each of the stage's parameters, by name; in the order in which a backward is through.
-    shared: the parameters that first and last stage share, if the model ties its embeddings.
-    most_bytes: bytes of a bucket at most, as in `Reduction.bucket_elements`; the same for all its holders.
+        groups: number of elements of each of the stage's parameters, by name; in the order in which a backward is
+            through.
+        shared: the parameters that first and last stage share, if the model ties its embeddings.
+        most_bytes: bytes of a bucket at most, as in `Reduction.bucket_elements`; the same for all its holders.
     """
     found = by_priority(one for one in reductions(plan, tied=bool(shared)) if stage in one.stages)
     tied = set(shared) if len(found) > 1 else set()

@@ -27,12 +27,12 @@ class Heartbeat:
     """Pulses that one peer sends and answers under one plan.
 
     Args:
-    open_stream: opens a stream for pulses to a peer. Raises: ConnectionError.
-    start: runs a coroutine until the exchange ends.
-    heard: returns when bytes of a peer came last, on `clock`; minus infinity where that is not known.
-    lost: peer ids of those that count as gone.
-    lose: told of a peer that is silent for too long, or stuck.
-    action_seconds: returns the seconds for which this peer has been at its present action.
+        open_stream: opens a stream for pulses to a peer. Raises: ConnectionError.
+        start: runs a coroutine until the exchange ends.
+        heard: returns when bytes of a peer came last, on `clock`; minus infinity where that is not known.
+        lost: peer ids of those that count as gone.
+        lose: told of a peer that is silent for too long, or stuck.
+        action_seconds: returns the seconds for which this peer has been at its present action.
     """
 
     def __init__(

@@ -41,7 +41,7 @@ class Mailbox:
     """Frames that were posted, by sender and key, from then until they are taken.
 
     Args:
-    unread_evaluations: number of evaluation frames of one peer that may lie in memory before they are asked for.
+        unread_evaluations: number of evaluation frames of one peer that may lie in memory before they are asked for.
     """
 
     def __init__(self, plan_version: int, unread_evaluations: int = UNREAD_EVALUATIONS) -> None:

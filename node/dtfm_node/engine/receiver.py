@@ -16,7 +16,8 @@ class Receiver:
     """Meeting point of streams that bring frames and the tasks that wait for them.
 
     Args:
-    came: told of each frame that has come: its sender, its key, and the clock's time when its payload began to come.
+        came: told of each frame that has come: its sender, its key, and the clock's time when its payload began to
+            come.
     """
 
     def __init__(

@@ -46,10 +46,10 @@ class Sender:
     """Queues of frames from one peer to all others of a plan.
 
     Args:
-    open_stream: opens a stream for frames to a peer. Raises: ConnectionError.
-    start: runs a coroutine until the exchange ends.
-    lose: told of a peer to which nothing can be sent any more.
-    sent: told of each frame that is on its way: its receiver, its key, and the clock's time when its sending began.
+        open_stream: opens a stream for frames to a peer. Raises: ConnectionError.
+        start: runs a coroutine until the exchange ends.
+        lose: told of a peer to which nothing can be sent any more.
+        sent: told of each frame that is on its way: its receiver, its key, and the clock's time when its sending began.
     """
 
     def __init__(

@@ -23,10 +23,10 @@ async def fan(plane: DataPlane, gbps: Mapping[str, tuple[float, float]], uplink:
     """Measure what this peer can send to, and receive from, several others at once.
 
     Args:
-    gbps: Gbit/s to and from each of them, by peer id, as measured alone.
+        gbps: Gbit/s to and from each of them, by peer id, as measured alone.
 
     Raises:
-    ConnectionError: one of them cannot be reached, or vanished.
+        ConnectionError: one of them cannot be reached, or vanished.
     """
     async with contextlib.AsyncExitStack() as stack:
         streams = dict(zip(gbps, await opened(plane, gbps, stack), strict=True))

@@ -215,8 +215,8 @@ async def _round_trip(stream: Stream, known: float | None) -> float:
     """Return the seconds of the fastest of several echoes: what else a machine does can only add to them.
 
     Args:
-    known: seconds that it took before. Where it takes much longer, training's data is still on the way; that is waited
-    for, but not for ever.
+        known: seconds that it took before. Where it takes much longer, training's data is still on the way; that is
+            waited for, but not for ever.
     """
     begun = time.perf_counter()
     found = await _fastest_echo(stream)

@@ -56,9 +56,9 @@ class RateSearch:
     a `rate`.
 
     Args:
-    round_trip: seconds that a round trip takes.
-    again: whether the link was measured before, and training waits for it.
-    quick: whether a figure within a tenth or two is wanted soon.
+        round_trip: seconds that a round trip takes.
+        again: whether the link was measured before, and training waits for it.
+        quick: whether a figure within a tenth or two is wanted soon.
     """
 
     def __init__(self, round_trip: float, *, again: bool, quick: bool = False) -> None:

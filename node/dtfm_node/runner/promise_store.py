@@ -19,7 +19,7 @@ class PromiseStore:
     """Promise of a node and the plan that it took, which outlast its process.
 
     Raises:
-    UserError: a file cannot be read; without it, this node might break its promise.
+        UserError: a file cannot be read; without it, this node might break its promise.
     """
 
     def __init__(

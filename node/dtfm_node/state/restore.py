@@ -33,8 +33,8 @@ async def load_state(
     """Bring `state`, which `holdings` has as the coming one, to what `plan` resumes from; return what was fetched.
 
     Raises:
-    ConnectionError: no peer that answers can give a part of it.
-    Refused: what was given does not fit.
+        ConnectionError: no peer that answers can give a part of it.
+        Refused: what was given does not fit.
     """
     mark = plan.resume.mark
     base = await load_base(plane, job, plan, state, holdings, compute)

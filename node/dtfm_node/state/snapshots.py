@@ -75,14 +75,14 @@ def write_snapshot(
     """Write a state to `folder`; it is there when its last byte is on the disk, and else not.
 
     Args:
-    tensors: tensors to be written, by key; `reading` may read more.
+        tensors: tensors to be written, by key; `reading` may read more.
 
     Returns:
-    The snapshot, and the SHA-256 of every tensor that was read, by key.
+        The snapshot, and the SHA-256 of every tensor that was read, by key.
 
     Raises:
-    UserError: there is no room.
-    Abandoned: `reading` was given up. Whatever is raised, no file is left, and no update waits.
+        UserError: there is no room.
+        Abandoned: `reading` was given up. Whatever is raised, no file is left, and no update waits.
     """
     path = folder / f"{stem_of(mark, layers)}.safetensors"
     draft, placed = path.with_suffix(".draft"), False
@@ -137,8 +137,8 @@ class Snapshots:
     """Snapshots in a folder.
 
     Args:
-    folder: folder in which they lie; it is made if it does not exist.
-    budget: of the disk on which it lies; None: unlimited.
+        folder: folder in which they lie; it is made if it does not exist.
+        budget: of the disk on which it lies; None: unlimited.
     """
 
     def __init__(self, folder: Path, budget: DiskBudget | None = None) -> None:

@@ -21,8 +21,8 @@ class Reading:
     off, for whatever reason, holds no update back.
 
     Args:
-    tensors: tensors of the state, by key.
-    copy_bytes: bytes of it, at most, that an update copies instead of waiting.
+        tensors: tensors of the state, by key.
+        copy_bytes: bytes of it, at most, that an update copies instead of waiting.
     """
 
     def __init__(self, tensors: Mapping[str, torch.Tensor], copy_bytes: int = COPY_BYTES) -> None:

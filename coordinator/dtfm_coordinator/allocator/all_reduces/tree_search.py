@@ -33,10 +33,10 @@ def annealed(
     """Return the least seconds that were found from given trees and shares on, with the trees and shares.
 
     Args:
-    cuts: one reduction; its shares are where the search begins.
-    trees: for the part of each holder, the parent of each holder, shape (S, S); a root is its own parent.
-    most_share: part of the gradients, at most, that one holder sums.
-    moves: number of moves that are tried.
+        cuts: one reduction; its shares are where the search begins.
+        trees: for the part of each holder, the parent of each holder, shape (S, S); a root is its own parent.
+        most_share: part of the gradients, at most, that one holder sums.
+        moves: number of moves that are tried.
     """
     count = len(lines.alpha)
     random = np.array([np.uint64(2 * seed + 1) * np.uint64(0x9E3779B97F4A7C15)], dtype=np.uint64)

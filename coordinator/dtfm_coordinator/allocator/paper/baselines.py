@@ -34,10 +34,10 @@ def greedy(
     The order of the stages and the pairing of their devices are the best for each.
 
     Args:
-    alpha: one-way delay, seconds, shape (N, N).
-    beta: bandwidth, bytes a second, shape (N, N); 0 is a pair that cannot talk.
-    activation_bytes: bytes that a pipeline's share of a step sends over one boundary.
-    gradient_bytes: bytes of gradients of one stage.
+        alpha: one-way delay, seconds, shape (N, N).
+        beta: bandwidth, bytes a second, shape (N, N); 0 is a pair that cannot talk.
+        activation_bytes: bytes that a pipeline's share of a step sends over one boundary.
+        gradient_bytes: bytes of gradients of one stage.
     """
     _enough(len(alpha), stages, replicas)
     model = PaperCostModel(alpha, beta, activation_bytes, gradient_bytes, replicas)

@@ -75,14 +75,14 @@ def anneal(
     stages.
 
     Args:
-    random: the generator's state, shape (1,).
-    best: the best placement so far, shape (N,); changed in place where a better one is met.
-    best_cost: cost of `best`, seconds.
-    temperature: seconds that a change for the worse may cost, give or take.
-    focus: share of the exchanges that begin with a device that the cost depends on.
+        random: the generator's state, shape (1,).
+        best: the best placement so far, shape (N,); changed in place where a better one is met.
+        best_cost: cost of `best`, seconds.
+        temperature: seconds that a change for the worse may cost, give or take.
+        focus: share of the exchanges that begin with a device that the cost depends on.
 
     Returns:
-    The best cost met, `best_cost` where none was better; and the number of changes that were made.
+        The best cost met, `best_cost` where none was better; and the number of changes that were made.
     """
     stages, replicas = network.stages, network.replicas
     made = int(np.int64(0))

@@ -106,16 +106,16 @@ def search(
     Without a limit in seconds, the same arguments give the same placement.
 
     Args:
-    alpha: one-way delay, seconds, shape (N, N), N >= stages * replicas.
-    beta: bandwidth, bytes a second, shape (N, N); 0 is a pair that cannot talk.
-    activation_bytes: bytes that a pipeline's share of a step sends over one boundary.
-    gradient_bytes: bytes of gradients of one stage.
-    seed: seed of the search's own random numbers.
-    seconds: time limit by `clock`; 1.2 where neither limit is given.
-    evaluations: limit on placements priced.
-    enumerate_up_to: a network with no more placements than this is searched to the end, if the limits allow.
-    stop: whether to end now with the best placement so far.
-    cores: number of this machine's cores to search on; all unless given, and one where `evaluations` are.
+        alpha: one-way delay, seconds, shape (N, N), N >= stages * replicas.
+        beta: bandwidth, bytes a second, shape (N, N); 0 is a pair that cannot talk.
+        activation_bytes: bytes that a pipeline's share of a step sends over one boundary.
+        gradient_bytes: bytes of gradients of one stage.
+        seed: seed of the search's own random numbers.
+        seconds: time limit by `clock`; 1.2 where neither limit is given.
+        evaluations: limit on placements priced.
+        enumerate_up_to: a network with no more placements than this is searched to the end, if the limits allow.
+        stop: whether to end now with the best placement so far.
+        cores: number of this machine's cores to search on; all unless given, and one where `evaluations` are.
     """
     warm_up()
     budget = Budget(seconds, evaluations, clock, stop, cores=cores or (all_cores() if evaluations is None else 1))

@@ -119,10 +119,10 @@ def walk_on(network: PairCosts, walk: Walk, bound: float, leaves: int) -> tuple[
     """Continue a walk for about `leaves` placements.
 
     Args:
-    bound: seconds; only placements that cost less count.
+        bound: seconds; only placements that cost less count.
 
     Returns:
-    The best cost in seconds, `bound` where none is better, and the number of placements priced.
+        The best cost in seconds, `bound` where none is better, and the number of placements priced.
     """
     stages, replicas, devices = network.stages, network.replicas, len(network.forward)
     idle = devices - stages * replicas

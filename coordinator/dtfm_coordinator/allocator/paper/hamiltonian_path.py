@@ -23,8 +23,8 @@ def shortest_path(cost: Matrix, hint: Index) -> Index:
     start, each improved by 2-opt reversals and Or-opt moves until neither helps.
 
     Args:
-    cost: symmetric, seconds, finite, shape (K, K); the diagonal means nothing.
-    hint: any order, shape (K,).
+        cost: symmetric, seconds, finite, shape (K, K); the diagonal means nothing.
+        hint: any order, shape (K,).
     """
     count = len(cost)
     if count <= LARGEST_EXACT:

@@ -31,17 +31,17 @@ def settle(
     """Improve `mate` to the perfect matching whose largest cost is smallest, over pairs whose `other` is within `cap`.
 
     Args:
-    cost: seconds, shape (N, N); a pair is `cost[rows[i], columns[j]]`.
-    other: seconds, shape (N, N).
-    rows: rows of `cost` to be matched, shape (n,).
-    columns: columns of `cost` to be matched, shape (n,).
-    mate: the column of each row, a permutation of 0..n-1; changed in place.
-    room: work space, shape (3, n).
-    slack: work space, shape (n,).
-    stop: seconds; once the answer is sure to be more than this, any value that is more than this may be returned.
+        cost: seconds, shape (N, N); a pair is `cost[rows[i], columns[j]]`.
+        other: seconds, shape (N, N).
+        rows: rows of `cost` to be matched, shape (n,).
+        columns: columns of `cost` to be matched, shape (n,).
+        mate: the column of each row, a permutation of 0..n-1; changed in place.
+        room: work space, shape (3, n).
+        slack: work space, shape (n,).
+        stop: seconds; once the answer is sure to be more than this, any value that is more than this may be returned.
 
     Returns:
-    The largest cost in the matching, infinite where pairs within the cap do not make a perfect one.
+        The largest cost in the matching, infinite where pairs within the cap do not make a perfect one.
     """
     count = len(rows)
     row_of, via, visited = room[0], room[1], room[2]

@@ -48,11 +48,11 @@ def cost_of_pipelines(
     """Return the cost of pipelines exactly as written: this pairing, this order of stages.
 
     Args:
-    alpha: one-way delay, seconds, shape (N, N).
-    beta: bandwidth, bytes a second, shape (N, N); 0 is a pair that cannot talk.
-    pipelines: R routes of K device indices each; column k is the group of stage k.
-    activation_bytes: bytes that a pipeline's share of a step sends over one boundary.
-    gradient_bytes: bytes of gradients of one stage.
+        alpha: one-way delay, seconds, shape (N, N).
+        beta: bandwidth, bytes a second, shape (N, N); 0 is a pair that cannot talk.
+        pipelines: R routes of K device indices each; column k is the group of stage k.
+        activation_bytes: bytes that a pipeline's share of a step sends over one boundary.
+        gradient_bytes: bytes of gradients of one stage.
     """
     routes = np.array(pipelines, dtype=np.intp)
     dp_pairs = data_parallel_seconds(alpha, beta, gradient_bytes, len(routes))

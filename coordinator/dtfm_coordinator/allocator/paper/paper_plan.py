@@ -44,20 +44,20 @@ def allocate_paper(
     The plan has one placeholder layer a stage and one route a pipeline.
 
     Args:
-    activation_bytes: bytes that a pipeline's whole share of a step sends over one boundary.
-    gradient_bytes: bytes of gradients of one stage.
-    algorithm: "evolutionary"; "exhaustive", which proves the optimum of a small swarm, whatever the limits;
-    "greedy", "random" or "in-order", which do not search.
-    seed: seed of the search's or the random placement's random numbers.
-    budget: seconds of search; 1.2 where neither limit is given.
-    evaluations: placements that the search may look at. Without `budget`, the same seed gives the same plan.
-    say: told that the search is being compiled, if it is.
-    stop: whether to end now with the best plan so far, whose reason says so.
+        activation_bytes: bytes that a pipeline's whole share of a step sends over one boundary.
+        gradient_bytes: bytes of gradients of one stage.
+        algorithm: "evolutionary"; "exhaustive", which proves the optimum of a small swarm, whatever the limits;
+            "greedy", "random" or "in-order", which do not search.
+        seed: seed of the search's or the random placement's random numbers.
+        budget: seconds of search; 1.2 where neither limit is given.
+        evaluations: placements that the search may look at. Without `budget`, the same seed gives the same plan.
+        say: told that the search is being compiled, if it is.
+        stop: whether to end now with the best plan so far, whose reason says so.
 
     Raises:
-    NotEnoughNodes: fewer nodes than stages.
-    UserError: an unknown algorithm; too many placements to look at all of them; too few nodes that reach each
-    other; or the placement needs a pair of nodes that cannot talk.
+        NotEnoughNodes: fewer nodes than stages.
+        UserError: an unknown algorithm; too many placements to look at all of them; too few nodes that reach each
+            other; or the placement needs a pair of nodes that cannot talk.
     """
     devices = len(view.nodes)
     replicas = _replicas(devices, stages)
@@ -144,7 +144,7 @@ def _check_exhaustible(devices: int, stages: int, replicas: int) -> None:
     """Refuse an exhaustive search that would take too long, or could not prove the best.
 
     Raises:
-    UserError: there are too many placements, or too many stages.
+        UserError: there are too many placements, or too many stages.
     """
     count = partitions(devices, stages, replicas)
     if count > LARGEST_EXHAUSTIVE:

@@ -66,12 +66,12 @@ def exchange(network: PairCosts, state: PlacementState, here: int, there: int, l
     """Exchange the devices at two positions of different stages, if the cost then is no more than `limit`.
 
     Args:
-    here: position in a group.
-    there: position in another group, or of an idle device.
-    limit: seconds that the cost may be afterwards.
+        here: position in a group.
+        there: position in another group, or of an idle device.
+        limit: seconds that the cost may be afterwards.
 
     Returns:
-    The cost, infinite where the exchange was not made.
+        The cost, infinite where the exchange was not made.
     """
     stages, replicas = network.stages, network.replicas
     order, mates = state.order, state.mates

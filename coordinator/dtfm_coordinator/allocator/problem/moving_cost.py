@@ -56,7 +56,9 @@ def moving_seconds(problem: Problem, now: LayersInForce, peers: Ints, counts: In
     """Return the seconds until every peer holds the state of its new stage.
 
     Args:
-    peers: number of the peer in each slot; counts: number of peers of each stage; layers: number of each stage's.
+        peers: number of the peer in each slot.
+        counts: number of peers of each stage.
+        layers: number of layers of each stage.
     """
     slowest = 0.0
     sent = np.zeros(len(now.first), dtype=np.float64)

@@ -46,14 +46,14 @@ def anneal(
     """Try `tries` changes, and return the best layout met with its objective.
 
     Args:
-    order: numbers of all peers, shape (N,): those in slots first, then the idle ones.
-    counts, shares, layers, ahead: peers of each stage, micro-batches of each slot, layers of each stage, and
-    micro-batches more in flight, as in `Layout`.
-    uneven: whether the numbers of peers of the stages may change.
-    warm, cool: temperatures at the first and the last try, as fractions of the step.
+        order: numbers of all peers, shape (N,): those in slots first, then the idle ones.
+        counts, shares, layers, ahead: peers of each stage, micro-batches of each slot, layers of each stage, and
+            micro-batches more in flight, as in `Layout`.
+        uneven: whether the numbers of peers of the stages may change.
+        warm, cool: temperatures at the first and the last try, as fractions of the step.
 
     Returns:
-    Seconds of a step, plus those of moving there spread over the horizon; order, counts, shares, layers, ahead.
+        Seconds of a step, plus those of moving there spread over the horizon; order, counts, shares, layers, ahead.
     """
     slots, stages = len(shares), len(counts)
     course = course_of(problem, order[:slots], counts, shares, layers, ahead, no_course())

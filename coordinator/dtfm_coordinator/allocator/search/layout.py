@@ -238,7 +238,7 @@ def layers_by_load(problem: Problem, peers: Ints, counts: Ints, shares: Ints, an
     No stage recomputes where a split fits without. It is empty where none leaves every peer within its memory.
 
     Args:
-    anew, kept: most layers of each stage with recomputing, and without, as `slot_memory.most_layers` returns them.
+        anew, kept: most layers of each stage with recomputing, and without, as `slot_memory.most_layers` returns them.
     """
     stages = len(counts)
     most = kept if kept.min() >= 1 and kept.sum() >= problem.layers else np.maximum(anew, kept)

@@ -88,10 +88,10 @@ def order_actions(routes: Ints, crossed: Ints, counts: Ints, shares: Ints, sched
     dozen arrays.
 
     Args:
-    routes, crossed: slots and pairs of every micro-batch, as `route_micro_batches` returns them.
-    counts: number of peers of each stage, shape (K,).
-    shares: number of micro-batches of each slot, shape (slots,).
-    schedule: index into `problem_arrays.SCHEDULES`.
+        routes, crossed: slots and pairs of every micro-batch, as `route_micro_batches` returns them.
+        counts: number of peers of each stage, shape (K,).
+        shares: number of micro-batches of each slot, shape (slots,).
+        schedule: index into `problem_arrays.SCHEDULES`.
     """
     micro_batches, stages = routes.shape
     slots = len(shares)

@@ -95,14 +95,14 @@ def tied_all_reduced(
     for those between, their entry of `ends`.
 
     Args:
-    peers: number of the peer in each slot, shape (slots,).
-    counts: number of peers of each stage, shape (K,), K > 1.
-    ends: seconds at which each slot has ended its last action, shape (slots,).
-    final: seconds at which each slot has its gradients of what is shared, shape (slots,).
-    pairs: pairs of slots between which micro-batches go, shape (P, 2).
-    backlog: seconds at which each pair's link back has carried all gradients, shape (P,).
-    own: bytes of the first stage's gradients, and of the last one's, without those that they share.
-    shares: the part of each reduction that each slot sums, shape (2, slots).
+        peers: number of the peer in each slot, shape (slots,).
+        counts: number of peers of each stage, shape (K,), K > 1.
+        ends: seconds at which each slot has ended its last action, shape (slots,).
+        final: seconds at which each slot has its gradients of what is shared, shape (slots,).
+        pairs: pairs of slots between which micro-batches go, shape (P, 2).
+        backlog: seconds at which each pair's link back has carried all gradients, shape (P,).
+        own: bytes of the first stage's gradients, and of the last one's, without those that they share.
+        shares: the part of each reduction that each slot sums, shape (2, slots).
     """
     slots = len(peers)
     left = np.zeros((slots, slots), dtype=np.float64)

@@ -49,9 +49,9 @@ def final_shares(
     """Return the shares of the last action after which a stage's buckets with these ends may begin.
 
     Args:
-    first: first layer of the stage.
-    layers: number of its layers.
-    which: `OWN` for what the stage's replicas reduce among themselves, `TIED` for what first and last stage share.
+        first: first layer of the stage.
+        layers: number of its layers.
+        which: `OWN` for what the stage's replicas reduce among themselves, `TIED` for what first and last stage share.
     """
     # The embedding's gradients come last, and take no time: what is not there before them is final at the end.
     head, head_layers = 0.0, 0.0
@@ -141,10 +141,10 @@ def stage_reduced(
     """Return the seconds at which each replica of a stage holds its reduced gradients.
 
     Args:
-    stage: its first layer, its number of layers, its number, and the number of stages.
-    begun: seconds at which each replica has begun its last action.
-    ends: seconds at which each has ended it.
-    shares: the part that each sums.
+        stage: its first layer, its number of layers, its number, and the number of stages.
+        begun: seconds at which each replica has begun its last action.
+        ends: seconds at which each has ended it.
+        shares: the part that each sums.
     """
     first, layers, number, stages = stage
     cut, under_way = bucket_ends(problem, gradients)
@@ -176,12 +176,12 @@ def ends_reduced(
     gradients, shape (slots,); what is between them has zeros.
 
     Args:
-    own: bytes of the first stage's gradients, and of the last one's, without those that they share.
-    begun: seconds at which each slot has begun its last action, shape (slots,).
-    ends: seconds at which each slot has ended it, shape (slots,).
-    pairs: pairs of slots between which micro-batches go, shape (P, 2).
-    backlog: seconds at which each pair's link back has carried all gradients, shape (P,).
-    shares: the part of each reduction that each slot sums, shape (2, slots).
+        own: bytes of the first stage's gradients, and of the last one's, without those that they share.
+        begun: seconds at which each slot has begun its last action, shape (slots,).
+        ends: seconds at which each slot has ended it, shape (slots,).
+        pairs: pairs of slots between which micro-batches go, shape (P, 2).
+        backlog: seconds at which each pair's link back has carried all gradients, shape (P,).
+        shares: the part of each reduction that each slot sums, shape (2, slots).
     """
     slots, stages, total = len(peers), len(counts), layers.sum()
     chosen = np.empty(counts[0] + counts[-1], dtype=np.int64)

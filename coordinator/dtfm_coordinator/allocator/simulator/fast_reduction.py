@@ -76,9 +76,9 @@ def reduced_at(lines: Lines, cuts: Cuts, trees: Ints, between: float) -> Floats:
     """Return the seconds at which each holder has all totals, shape (S,).
 
     Args:
-    trees: for the part of each holder, the parent of each holder, shape (S, S), for all reductions; shape (0, 0): all
-    send to a part's owner directly.
-    between: bytes of a sum of several, in fp32, over what they are coded.
+        trees: for the part of each holder, the parent of each holder, shape (S, S), for all reductions; shape (0, 0):
+            all send to a part's owner directly.
+        between: bytes of a sum of several, in fp32, over what they are coded.
     """
     reductions, holders = cuts.holds.shape
     most = cuts.sizes.shape[1]

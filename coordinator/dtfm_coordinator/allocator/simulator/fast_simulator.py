@@ -58,16 +58,16 @@ def play(
     """Play one training step.
 
     Args:
-    peers: number of the peer in each slot, shape (slots,).
-    counts: number of peers of each stage, shape (K,).
-    layers: number of layers of each stage, shape (K,).
-    course: routes, order of compute, and which stages recompute (`slot_course.course_of`).
-    parts: the part of its stage's gradients, and of those that first and last stage share, that each slot sums, shape
-    (2, slots); shape (2, 0): all sum equally much.
+        peers: number of the peer in each slot, shape (slots,).
+        counts: number of peers of each stage, shape (K,).
+        layers: number of layers of each stage, shape (K,).
+        course: routes, order of compute, and which stages recompute (`slot_course.course_of`).
+        parts: the part of its stage's gradients, and of those that first and last stage share, that each slot sums,
+            shape (2, slots); shape (2, 0): all sum equally much.
 
     Returns:
-    The compute of the busiest peer; when the last action has ended, when all have the commit, and when all have
-    taken their optimizer step. Seconds, infinite where a pair that cannot talk would have to.
+        The compute of the busiest peer; when the last action has ended, when all have the commit, and when all have
+        taken their optimizer step. Seconds, infinite where a pair that cannot talk would have to.
     """
     slots, stages = len(peers), len(counts)
     if parts.shape[1] == 0:

@@ -48,23 +48,23 @@ def simulate(
     """Play one training step, and return its timeline and cost.
 
     Args:
-    plan: any routes, shares and replica counts.
-    links: links of a view that names every peer of the plan.
-    seconds: seconds that each peer's actions take, by peer id.
-    message_bytes: bytes of one micro-batch's message over one boundary, ahead and back.
-    gradient_bytes: bytes of the gradients that each stage's replicas reduce among themselves.
-    optimizer_seconds: seconds of each peer's update of its stage; 0 where it is not given.
-    tied_gradient_bytes: bytes of the gradients that the peers of first and last stage reduce together; without effect
-    where there is one stage.
-    boundary_bytes: `message_bytes` of each boundary, in order, where they are unlike; empty: they are not.
-    buckets: tells the buckets of each reduction and when they are final; one each, at the end of the last action,
-    where it is not given.
+        plan: any routes, shares and replica counts.
+        links: links of a view that names every peer of the plan.
+        seconds: seconds that each peer's actions take, by peer id.
+        message_bytes: bytes of one micro-batch's message over one boundary, ahead and back.
+        gradient_bytes: bytes of the gradients that each stage's replicas reduce among themselves.
+        optimizer_seconds: seconds of each peer's update of its stage; 0 where it is not given.
+        tied_gradient_bytes: bytes of the gradients that the peers of first and last stage reduce together; without
+            effect where there is one stage.
+        boundary_bytes: `message_bytes` of each boundary, in order, where they are unlike; empty: they are not.
+        buckets: tells the buckets of each reduction and when they are final; one each, at the end of the last action,
+            where it is not given.
 
     The parts of the cost add up to the step's end. Where a pair that cannot talk would have to, the part that waits
     for it is infinite and the parts after it are 0.
 
     Raises:
-    ValueError: the peers' orders of actions wait for each other in a circle.
+        ValueError: the peers' orders of actions wait for each other in a circle.
     """
     sizes = boundary_bytes or [message_bytes] * (len(plan.stages) - 1)
     step = _Step(plan, links, seconds, sizes, gradient_bytes, tied_gradient_bytes, buckets)

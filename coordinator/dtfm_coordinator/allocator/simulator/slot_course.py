@@ -57,12 +57,12 @@ def course_of(
     One function on purpose: what it calls is compiled once more into each that calls it.
 
     Args:
-    peers: number of the peer in each slot, shape (slots,).
-    counts: number of peers of each stage, shape (K,).
-    shares: number of micro-batches of each slot, shape (slots,).
-    layers: number of layers of each stage, shape (K,).
-    ahead: micro-batches more in flight of each stage's peers, shape (K,).
-    before: any course of these counts and shares, of which what follows from those alone is taken; or `NO_COURSE`.
+        peers: number of the peer in each slot, shape (slots,).
+        counts: number of peers of each stage, shape (K,).
+        shares: number of micro-batches of each slot, shape (slots,).
+        layers: number of layers of each stage, shape (K,).
+        ahead: micro-batches more in flight of each stage's peers, shape (K,).
+        before: any course of these counts and shares, of which what follows from those alone is taken; or `NO_COURSE`.
     """
     routes, crossed, pairs, pace, orders = before.routes, before.crossed, before.pairs, before.pace, before.orders
     fresh = len(routes) == 0

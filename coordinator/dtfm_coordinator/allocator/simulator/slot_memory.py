@@ -24,12 +24,12 @@ def most_layers(problem: Problem, peers: Ints, counts: Ints, orders: SlotOrders)
     """Return the number of layers that fit in the memory of each stage's peers, as if all were as large as the largest.
 
     Args:
-    peers: number of the peer in each slot, shape (slots,).
-    counts: number of peers of each stage, shape (K,).
-    orders: order of compute, which says how much is in flight.
+        peers: number of the peer in each slot, shape (slots,).
+        counts: number of peers of each stage, shape (K,).
+        orders: order of compute, which says how much is in flight.
 
     Returns:
-    The numbers with recomputing, and without, each of shape (K,).
+        The numbers with recomputing, and without, each of shape (K,).
     """
     stages = len(counts)
     kept, anew = np.full(stages, problem.layers, dtype=np.int64), np.full(stages, problem.layers, dtype=np.int64)

@@ -53,10 +53,10 @@ def measured_pace(
     """Return the pace of a layout in microseconds, as its plan carries it (`workload.paced`).
 
     Args:
-    ahead: micro-batches that each peer of a stage may have in flight beyond those that keep equally fast stages with
-    free links busy, shape (K,).
-    again: whether each stage recomputes, shape (K,).
-    pairs: pairs of slots between which micro-batches go, shape (P, 2).
+        ahead: micro-batches that each peer of a stage may have in flight beyond those that keep equally fast stages
+            with free links busy, shape (K,).
+        again: whether each stage recomputes, shape (K,).
+        pairs: pairs of slots between which micro-batches go, shape (P, 2).
     """
     seconds = action_seconds(problem, peers, counts, layers, again)
     took = np.empty((KINDS, len(peers)), dtype=np.int64)

@@ -46,12 +46,12 @@ def route_micro_batches(counts: Ints, shares: Ints) -> tuple[Ints, Ints, Ints]:
     """Return the slot of every micro-batch at every stage.
 
     Args:
-    counts: number of peers of each stage, shape (K,).
-    shares: number of micro-batches of each slot, shape (sum of counts,); the same sum M in each stage.
+        counts: number of peers of each stage, shape (K,).
+        shares: number of micro-batches of each slot, shape (sum of counts,); the same sum M in each stage.
 
     Returns:
-    Slots, shape (M, K); the number of the pair of slots that each crosses at each boundary, shape (M, K - 1); and
-    those pairs, shape (P, 2).
+        Slots, shape (M, K); the number of the pair of slots that each crosses at each boundary, shape (M, K - 1); and
+        those pairs, shape (P, 2).
     """
     stages = len(counts)
     micro_batches = shares[: counts[0]].sum()

@@ -47,7 +47,7 @@ def explain(question: ExplainOptions) -> None:
     """Print the findings about a plan, and draw them where a figure is asked for.
 
     Raises:
-    UserError: files cannot be read or written, or do not go together.
+        UserError: files cannot be read or written, or do not go together.
     """
     from dtfm_protocol.process.console import console
 

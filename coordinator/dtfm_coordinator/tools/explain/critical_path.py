@@ -96,10 +96,10 @@ def critical_path(plan: Plan, links: Links, played: Simulation) -> tuple[Part, .
     """Return the critical path of a step, from its beginning to its end, without parts that take no time.
 
     Args:
-    links: links on which the step was played.
+        links: links on which the step was played.
 
     Raises:
-    ValueError: the step never ends.
+        ValueError: the step never ends.
     """
     if not math.isfinite(played.cost.total):
         raise ValueError("a step that never ends has no critical path")

@@ -83,8 +83,8 @@ def with_replica(
     each peer gives them from all over its share, so that the newcomer is as evenly fed as the others.
 
     Args:
-    seconds: seconds of each peer of the stage, for one micro-batch through it.
-    own: seconds of `peer` for the same.
+        seconds: seconds of each peer of the stage, for one micro-batch through it.
+        own: seconds of `peer` for the same.
     """
     shares = {other: len(plan.micro_batches(other)) for other in plan.replicas(stage)}
     each = {other: sum(seconds[other]) for other in shares}

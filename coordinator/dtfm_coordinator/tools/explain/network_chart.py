@@ -50,9 +50,9 @@ def draw_network(
     """Draw the network, the links and the plan's pipelines.
 
     Args:
-    box: left, bottom, width and height, as shares of the figure.
-    message_bytes: size of the message whose seconds are the distance of two nodes.
-    traffic: traffic of the links that matter, as a share of the busiest one's.
+        box: left, bottom, width and height, as shares of the figure.
+        message_bytes: size of the message whose seconds are the distance of two nodes.
+        traffic: traffic of the links that matter, as a share of the busiest one's.
     """
     view = _drawn(plan, view)
     alpha, beta, rows = view.alpha(), view.beta(), {peer: row for row, peer in enumerate(view.ids)}

@@ -67,12 +67,12 @@ def growth(
     """Search on the view, and on the view with one more median node; return None for a view of one node, without links.
 
     Args:
-    plan: plan from which the searches begin, if they are to begin with one.
-    budget: seconds of each search.
-    evaluations: number of layouts that each may look at; without `budget` the same arguments give the same answer.
+        plan: plan from which the searches begin, if they are to begin with one.
+        budget: seconds of each search.
+        evaluations: number of layouts that each may look at; without `budget` the same arguments give the same answer.
 
     Raises:
-    UserError: no plan is possible.
+        UserError: no plan is possible.
     """
     if len(view.nodes) < 2:
         return None

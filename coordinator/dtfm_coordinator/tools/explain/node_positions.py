@@ -41,8 +41,8 @@ def places(seconds: Matrix, regions: tuple[str | None, ...]) -> Placement:
     """Return a point for each node.
 
     Args:
-    seconds: seconds of a message on each ordered pair, shape (N, N); infinite where none passes.
-    regions: region of each node; None: not known.
+        seconds: seconds of a message on each ordered pair, shape (N, N); infinite where none passes.
+        regions: region of each node; None: not known.
     """
     count = len(seconds)
     distances = _distances(seconds)

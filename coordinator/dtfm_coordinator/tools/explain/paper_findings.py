@@ -71,11 +71,11 @@ def paper_findings(plan: Plan, view: View, activation_bytes: float, gradient_byt
     """Return the paper's cost of a plan in its parts.
 
     Args:
-    activation_bytes: bytes that a pipeline's whole share of a step sends over one boundary.
-    gradient_bytes: bytes of gradients of one stage.
+        activation_bytes: bytes that a pipeline's whole share of a step sends over one boundary.
+        gradient_bytes: bytes of gradients of one stage.
 
     Raises:
-    UserError: the view lacks a peer of the plan, two pipelines share a peer, or a pair that must talk cannot.
+        UserError: the view lacks a peer of the plan, two pipelines share a peer, or a pair that must talk cannot.
     """
     rows = {peer: row for row, peer in enumerate(view.ids)}
     missing = [peer for peer in plan.peers if peer not in rows]

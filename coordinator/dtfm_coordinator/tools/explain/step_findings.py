@@ -129,10 +129,10 @@ def step_findings(plan: Plan, view: View, work: Workload, played: Simulation) ->
     """Return the findings about a simulated step.
 
     Args:
-    played: timeline of a step of `plan` on `view`, exactly simulated.
+        played: timeline of a step of `plan` on `view`, exactly simulated.
 
     Raises:
-    UserError: the step never ends, because a pair that must talk cannot.
+        UserError: the step never ends, because a pair that must talk cannot.
     """
     links = Links.of(view)
     if not math.isfinite(played.cost.total):

@@ -43,8 +43,8 @@ def align(walls: Sequence[float], least: Mapping[tuple[int, int], float]) -> Clo
     """Return corrections by which no message arrives before it is sent, if there are such.
 
     Args:
-    walls: Unix seconds at zero of each clock.
-    least: least seconds from a message's send to its arrival, each by its own clock, by sender and receiver.
+        walls: Unix seconds at zero of each clock.
+        least: least seconds from a message's send to its arrival, each by its own clock, by sender and receiver.
     """
     bounds = np.full((len(walls), len(walls)), np.inf)
     for (sender, receiver), flight in least.items():

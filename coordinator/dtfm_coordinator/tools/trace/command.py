@@ -17,10 +17,10 @@ def merge(given: Sequence[Path], out: Path) -> tuple[str, str, tuple[StepMedians
     """Return the merged timeline, to be written to `out`, a line that says what it holds, and each node's medians.
 
     Args:
-    given: nodes' files, and folders of them.
+        given: nodes' files, and folders of them.
 
     Raises:
-    UserError: there are no files, or some are no traces, or they do not go together.
+        UserError: there are no files, or some are no traces, or they do not go together.
     """
     with Console(stderr=True).status("reading the traces") as progress:
         found = read_aligned(given, out, progress.update)
