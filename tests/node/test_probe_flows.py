@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 
 from dtfm_node.links import probe
+from dtfm_node.links.flows import flow_rate
 from dtfm_node.links.pacing import UplinkPacer
+from dtfm_node.links.steady_rate import SteadyRate
 from dtfm_node.links.timed_transfers import PROBE, ProbeRequest
 from dtfm_node.links.witness import Witness
 from dtfm_protocol.discovery.records import Link
 from dtfm_protocol.transport.rate_cap import RateCap, TrafficCaps
-from dtfm_protocol.wire.stream import Stream, write_message
+from dtfm_protocol.wire.stream import DataPlane, Stream, write_message
 from tests.protocol.direct_planes import ALICE, BOB, PATIENCE, World
 
 
@@ -37,13 +39,13 @@ async def test_one_flow_each_way_tells_what_a_link_carries_by_the_kernels_counts
     """And frames wait at neither end."""
     monkeypatch.setattr(probe, "LONG_TRIP", 0.0)
     monkeypatch.setattr(probe, "_throughput", None)
-    flow, made = probe._flow, list[str]()
+    flow, made = probe.flow_rate, list[str]()
 
-    async def noted(stream: Stream, kind: Any, *given: Any) -> float:
-        made.append(kind)
-        return await flow(stream, kind, *given)
+    async def noted(plane: DataPlane, streams: Any, requests: Any, *given: Any) -> float:
+        made.append(requests[0][0].kind)
+        return await flow(plane, streams, requests, *given)
 
-    monkeypatch.setattr(probe, "_flow", noted)
+    monkeypatch.setattr(probe, "flow_rate", noted)
     world, ours, theirs, caps = World(), Watched(), Watched(), TrafficCaps(RateCap(2e6), RateCap())
     witness, told = Witness(), dict[str, Link]()
     witness.when_seen = told.__setitem__
@@ -105,7 +107,8 @@ async def test_of_half_a_measurement_nothing_is_told(kinds: tuple[Any, ...]) -> 
         await b.serve(PROBE, lambda stream: probe.answer(stream, uplink, witness))
         uplink = UplinkPacer()
         for kind in kinds:
-            await probe._flow(await a.open(b.peer_id, PROBE), kind, 1e-3, lambda: None, a.carried)
+            asked = [[ProbeRequest(kind=kind, size=probe.FLOW_BYTES, beside=True)]]
+            await flow_rate(a, [await a.open(b.peer_id, PROBE)], asked, SteadyRate(1e-3), lambda: None)
         stream = await a.open(b.peer_id, PROBE)
         await write_message(stream, ProbeRequest(kind="found", gbps=1.0, round_trip=1e-3))
         while uplink.round_trip(a.peer_id, "direct") is None:  # noqa: ASYNC110 - it is on its way

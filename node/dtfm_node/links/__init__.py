@@ -2,6 +2,7 @@
 
 - `burst_rate`: rate of a far link, known from the bursts of a flow that does not fill it yet (pure)
 - `fan`: measurement of what this peer can send to, and receive from, several others at once
+- `flows`: flows of data, one or several at once, until this end's kernel has told what the way carries
 - `pacing`: order and pace of what uses this machine's line: frames that somebody's compute waits for first, bulk when
   none is under way, neither over a link that is being measured, and all of them hardly faster than their link can carry
 - `probe`: measurement of a link: round-trip time and throughput to another peer, both ways, over the streams that

@@ -5,9 +5,10 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
+from dtfm_node.links.flows import flow_rate
 from dtfm_node.links.pacing import UplinkPacer
 from dtfm_node.links.rate_search import RateSearch
 from dtfm_node.links.steady_rate import SteadyRate
@@ -16,7 +17,6 @@ from dtfm_node.links.timed_transfers import (
     ProbeRequest,
     Queued,
     Swallowed,
-    drain,
     is_counted,
     opened,
     pour,
@@ -25,8 +25,7 @@ from dtfm_node.links.timed_transfers import (
 )
 from dtfm_node.links.witness import Witness
 from dtfm_protocol.discovery.records import Link
-from dtfm_protocol.identity.keys import short
-from dtfm_protocol.wire.stream import DataPlane, Stream, StreamClosed, read_message, write_message
+from dtfm_protocol.wire.stream import DataPlane, Stream, read_message, write_message
 
 FEW_ECHOES, MORE_ECHOES = 3, 6
 ECHOES_SECONDS = 0.3
@@ -34,8 +33,6 @@ ECHOES_SECONDS = 0.3
 LONG_TRIP = 0.02
 """Seconds of a round trip from which, where somebody waits, the kernel's word on it does (what machines add is little
 beside that, and echoes would take several more), and one flow each way tells the rates."""
-LOOK_SECONDS = 0.005
-"""Pause between two looks at how far a flow is: bursts are told apart."""
 FLOW_BYTES = 1 << 24
 """Of a flow at most: it takes no more of a fast line than transfers would."""
 FLOW_STREAMS = 3
@@ -46,9 +43,6 @@ is waited for."""
 OTHERS = 0.1
 """Share of a transfer's bytes; where an end has sent or received more besides, it has shared its line."""
 _ECHO = b"dtfmecho"
-
-Carried = Callable[[str], tuple[int, int]]
-"""Function that returns the bytes that have got to a peer, and come from there, as `DataPlane.carried`."""
 
 
 class _OtherTraffic:
@@ -80,7 +74,7 @@ async def probe(plane: DataPlane, peer: str, uplink: UplinkPacer, *, quick: bool
         told = _told_round_trip(stream, known) if quick else None
         if told is not None and flows and is_counted(stream):
             round_trip, is_least = told, False
-            sent, received = await _flows(flows, told if known is None else min(told, known), plane.carried)
+            sent, received = await _flows(plane, flows, told if known is None else min(told, known))
         else:
             stack.enter_context(uplink.measuring(peer))
             round_trip = await _round_trip(stream, known) if told is None else told
@@ -141,13 +135,12 @@ async def answer(stream: Stream, uplink: UplinkPacer, witness: Witness) -> None:
                 witness.ended(stream)
 
 
-async def _flows(streams: Sequence[Stream], round_trip: float, carried: Carried) -> tuple[float, float]:
+async def _flows(plane: DataPlane, streams: Sequence[Stream], round_trip: float) -> tuple[float, float]:
     """Return the Gbit/s to and from a peer, by one flow each way, the second after the first: at once each would hold
-    up the other's acknowledgements. What else streams carry between the two counts: it is on the same link.
+    up the other's acknowledgements.
 
     Args:
         streams: `FLOW_STREAMS` of them to the peer, of no use afterwards.
-        carried: as `DataPlane.carried`.
     """
     there, back, beside = streams
     queues = [0.0]
@@ -157,49 +150,20 @@ async def _flows(streams: Sequence[Stream], round_trip: float, carried: Carried)
             await write_message(beside, ProbeRequest(kind="echo", size=1, beside=True))
             queues.append(await _echo(beside) - round_trip)
 
-    sent = await _flow(there, "send", round_trip, there.queued, carried)
+    sent = await flow_rate(plane, [there], _asked("send"), SteadyRate(round_trip), there.queued)
     looking = asyncio.create_task(look())
     try:
-        received = await _flow(back, "fetch", round_trip, lambda: queues[-1], carried)
+        rate = SteadyRate(round_trip)
+        received = await flow_rate(plane, [back], _asked("fetch"), rate, lambda: queues[-1])
     finally:
         looking.cancel()
         await asyncio.gather(looking, return_exceptions=True)
     return sent * 8e-9, received * 8e-9
 
 
-async def _flow(
-    stream: Stream,
-    kind: Literal["send", "fetch"],
-    round_trip: float,
-    queued: Callable[[], float | None],
-    carried: Carried,
-) -> float:
-    """Return the bytes a second of a flow that is as fast as TCP lets it be, and of all beside it with the same peer,
-    as this end's kernel counts them."""
-    rate, begun, before, passed = SteadyRate(round_trip), time.perf_counter(), stream.progress(), 0
-    place = 0 if kind == "send" else 1
-    others = carried(stream.peer)[place]
-    await write_message(stream, ProbeRequest(kind=kind, size=FLOW_BYTES, beside=True))
-    moving = asyncio.create_task(pour(stream, FLOW_BYTES) if kind == "send" else drain(stream, FLOW_BYTES))
-    try:
-        while rate.rate is None and not moving.done():
-            await asyncio.wait([moving], timeout=LOOK_SECONDS)
-            told = stream.progress()
-            if told is None or before is None:
-                break
-            own = told.delivered - before.delivered if kind == "send" else told.received - before.received
-            passed = max(passed, own, carried(stream.peer)[place] - others)  # what a stream carried that ended is gone
-            rate.came(time.perf_counter() - begun, passed, queued())
-        if moving.done():
-            moving.result()
-    finally:
-        moving.cancel()
-        await asyncio.gather(moving, return_exceptions=True)
-        await stream.close()  # what is still on its way is dropped
-    found = rate.rate or rate.mean or passed / (time.perf_counter() - begun)  # the last: all came between two looks
-    if found <= 0:
-        raise StreamClosed(f"nothing has come to, or from, {short(stream.peer)}")
-    return found
+def _asked(kind: Literal["send", "fetch"]) -> list[list[ProbeRequest]]:
+    """Return what the other end of a flow is asked for."""
+    return [[ProbeRequest(kind=kind, size=FLOW_BYTES, beside=True)]]
 
 
 def _told_round_trip(stream: Stream, known: float | None) -> float | None:

@@ -22,27 +22,28 @@ ENOUGH_BYTES = 1 << 22
 """Bytes of a flow that is then believed if it shows that the link is no bottleneck."""
 FILLED, FILLED_SECONDS = 0.1, 0.002
 """A link that is full has a queue before it: so much of a round trip, and so many seconds, at least."""
-LONG_SECONDS, LONG_ROUND_TRIPS = 1.5, 8.0
-"""After so long, in sum, what comes of late must do."""
+LONG_SECONDS, LONG_ROUND_TRIPS, OPENED_ROUND_TRIPS = 1.5, 8.0, 2.0
+"""After so long, in sum, what comes of late must do; the last where windows are open by now."""
 
 
 class SteadyRate:
     """Rate of one flow: say how many bytes `came` in all, again and again, until there is a `rate`."""
 
-    def __init__(self, round_trip: float) -> None:
+    def __init__(self, round_trip: float, *, opened: bool = False) -> None:
         """Nothing has come yet.
 
         Args:
             round_trip: seconds that a round trip takes.
+            opened: whether windows are open by now: then there are no bursts that tell, and less is waited for.
         """
         self.rate: float | None = None
         """Bytes a second that the link carries, once that is known."""
         self._round_trip, self._span = round_trip, max(LEAST_SPAN, ROUND_TRIPS * round_trip)
-        self._patience = LONG_SECONDS + LONG_ROUND_TRIPS * round_trip
+        self._patience = LONG_SECONDS + (OPENED_ROUND_TRIPS if opened else LONG_ROUND_TRIPS) * round_trip
         self._seen: deque[tuple[float, int]] = deque()
         """When how many bytes had come, of the last span and a little more."""
         self._begun: float | None = None
-        self._bursts = BurstRate(round_trip)
+        self._bursts = BurstRate(0.0 if opened else round_trip)  # those of near links tell nothing
 
     def came(self, at: float, total: int, queued: float | None = None) -> None:
         """Take note that `total` bytes have come by the second `at`, when they waited in a queue for `queued` seconds;

@@ -1,0 +1,109 @@
+"""Several flows at once, by which a peer's own line is measured where kernels count: when they are judged, and how."""
+
+import asyncio
+import contextlib
+
+import pytest
+
+from dtfm_node.links import fan, probe
+from dtfm_node.links.flows import flow_rate
+from dtfm_node.links.pacing import UplinkPacer
+from dtfm_node.links.steady_rate import LONG_SECONDS, OPENED_ROUND_TRIPS, SteadyRate
+from dtfm_node.links.timed_transfers import PROBE, ProbeRequest
+from dtfm_node.links.witness import Witness
+from dtfm_protocol.discovery.records import Limits, Link
+from dtfm_protocol.transport.rate_cap import RateCap, TrafficCaps
+from dtfm_protocol.wire.stream import Stream, StreamClosed
+from tests.node.test_steady_rate import LOOK, Window
+from tests.protocol.direct_planes import ALICE, BOB, CAROL, PATIENCE, World
+
+LINE = 2e6
+"""Bytes a second of the one line that is slow."""
+
+
+async def measured(caps: TrafficCaps, alone: float, witness: Witness | None = None) -> Limits:
+    """What Alice finds of her line, whose `caps` are the only limit, where each of two links carries `alone` Gbit/s."""
+    world = World()
+    async with (
+        asyncio.timeout(PATIENCE),
+        world.peer(ALICE, caps=caps) as a,
+        world.peer(BOB) as b,
+        world.peer(CAROL) as c,
+    ):
+        for other in (b, c):
+            await other.serve(PROBE, lambda stream: probe.answer(stream, UplinkPacer(), witness or Witness()))
+        return await fan.fan(a, dict.fromkeys((b.peer_id, c.peer_id), (alone, alone)), UplinkPacer())
+
+
+async def test_flows_that_share_a_line_carry_together_what_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And who only answers tells nobody of a link by them: each had a part of it."""
+    monkeypatch.setattr(fan, "_by_transfers", None)
+    witness, told = Witness(), dict[str, Link]()
+    witness.when_seen = told.__setitem__
+    limits = await measured(TrafficCaps(RateCap(LINE), RateCap()), LINE * 8e-9, witness)
+    assert limits.up_gbps == pytest.approx(LINE * 8e-9, rel=0.2)
+    assert limits.down_gbps is None
+    assert told == {}
+
+
+async def test_what_comes_over_a_shared_line_is_found_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fan, "_by_transfers", None)
+    limits = await measured(TrafficCaps(RateCap(), RateCap(LINE)), LINE * 8e-9)
+    assert limits.up_gbps is None
+    assert limits.down_gbps == pytest.approx(LINE * 8e-9, rel=0.25)
+
+
+async def test_of_flows_of_which_one_breaks_nothing_is_said_and_none_goes_on() -> None:
+    world, answering = World(), list[asyncio.Task[None]]()
+
+    async def answer(stream: Stream) -> None:
+        answering.append(asyncio.create_task(probe.answer(stream, UplinkPacer(), Witness())))
+        with contextlib.suppress(StreamClosed):
+            await answering[-1]
+
+    async def vanish(stream: Stream) -> None:
+        await stream.read(1 << 18)
+
+    async with (
+        asyncio.timeout(PATIENCE),
+        world.peer(ALICE, caps=TrafficCaps(RateCap(LINE), RateCap())) as a,
+        world.peer(BOB) as b,
+        world.peer(CAROL) as c,
+    ):
+        await b.serve(PROBE, answer)
+        await c.serve(PROBE, vanish)
+        streams = [await a.open(other.peer_id, PROBE) for other in (b, c)]
+        asked = [[ProbeRequest(kind="send", size=probe.FLOW_BYTES)]] * 2
+        with pytest.raises(StreamClosed):
+            await flow_rate(a, streams, asked, SteadyRate(1e-3), lambda: None, opening=PATIENCE)
+        await asyncio.wait(answering)  # the other end of the flow that did not break
+
+
+@pytest.mark.parametrize("round_trip", [0.002, 0.03, 0.1, 0.29])
+@pytest.mark.parametrize("rate", [1e5, 3e5, 2.5e6, 1e7])
+def test_flows_are_judged_once_their_windows_are_open(rate: float, round_trip: float) -> None:
+    """By when each could be as fast as its link, were it alone there."""
+    opened, window = fan._opening(rate, round_trip), Window(rate, round_trip)
+    begun, ended = (window.come(at - round_trip)[0] for at in (opened, opened + max(0.2, 1.1 * round_trip)))
+    assert ended - begun > 0.8 * rate * max(0.2, 1.1 * round_trip)
+
+
+@pytest.mark.parametrize("far", [0.1, 0.19, 0.34])
+def test_a_near_flow_is_not_taken_for_all_that_several_carry(far: float) -> None:
+    """It is full, and even, before the far one has begun."""
+    flows = [Window(2.6e5, 0.01), Window(1.3e5, far)]
+    opening, rate = max(fan._opening(flow.rate, flow.round_trip) for flow in flows), SteadyRate(far, opened=True)
+    at = opening
+    while rate.rate is None:
+        at += LOOK
+        rate.came(at, sum(flow.come(at - flow.round_trip)[0] - flow.come(opening)[0] for flow in flows))
+    assert rate.rate == pytest.approx(3.9e5, rel=0.1)
+
+
+def test_open_windows_are_not_waited_for() -> None:
+    """Where no queue grows, what comes of late does so much sooner."""
+    rate, at = SteadyRate(0.3, opened=True), 0.0
+    while rate.rate is None:
+        at += LOOK
+        rate.came(at, int(1e6 * at), 0.0)
+    assert at == pytest.approx(LONG_SECONDS + OPENED_ROUND_TRIPS * 0.3, abs=2 * LOOK)
