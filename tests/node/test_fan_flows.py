@@ -13,7 +13,7 @@ from dtfm_node.links.timed_transfers import PROBE, ProbeRequest
 from dtfm_node.links.witness import Witness
 from dtfm_protocol.discovery.records import Limits, Link
 from dtfm_protocol.transport.rate_cap import RateCap, TrafficCaps
-from dtfm_protocol.wire.stream import Stream, StreamClosed
+from dtfm_protocol.wire.stream import Stream, StreamClosed, write_message
 from tests.node.test_steady_rate import LOOK, Window
 from tests.protocol.direct_planes import ALICE, BOB, CAROL, PATIENCE, World
 
@@ -23,7 +23,7 @@ LINE = 2e6
 
 async def measured(caps: TrafficCaps, alone: float, witness: Witness | None = None) -> Limits:
     """What Alice finds of her line, whose `caps` are the only limit, where each of two links carries `alone` Gbit/s."""
-    world = World()
+    world, uplink = World(), UplinkPacer()
     async with (
         asyncio.timeout(PATIENCE),
         world.peer(ALICE, caps=caps) as a,
@@ -31,8 +31,13 @@ async def measured(caps: TrafficCaps, alone: float, witness: Witness | None = No
         world.peer(CAROL) as c,
     ):
         for other in (b, c):
-            await other.serve(PROBE, lambda stream: probe.answer(stream, UplinkPacer(), witness or Witness()))
-        return await fan.fan(a, dict.fromkeys((b.peer_id, c.peer_id), (alone, alone)), UplinkPacer())
+            await other.serve(PROBE, lambda stream: probe.answer(stream, uplink, witness or Witness()))
+        limits = await fan.fan(a, dict.fromkeys((b.peer_id, c.peer_id), (alone, alone)), UplinkPacer())
+        # What another measurement, which has no flows, says at its end is no word on these.
+        await write_message(await a.open(b.peer_id, PROBE), ProbeRequest(kind="found", gbps=1.0, round_trip=1e-3))
+        while uplink.round_trip(a.peer_id, "direct") is None:  # noqa: ASYNC110 - it is on its way
+            await asyncio.sleep(0.01)
+        return limits
 
 
 async def test_flows_that_share_a_line_carry_together_what_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
