@@ -21,12 +21,12 @@ on the way at a time must have become as much as the link holds."""
 FLOW_SECONDS = 6.0
 """Of what each link can carry, for a flow beside others: before that all are as fast as they get, and seen to be. What
 is not needed is not sent."""
-MOST_BYTES = 8 * LAST_BYTES
+MOST_BYTES = 4 * LAST_BYTES
 """Of such a flow: a link that is no bottleneck is not looked at for longer."""
 FIRST_WINDOW = 14_600
 """Bytes that TCP sends before the first acknowledgement (RFC 6928); from then on it doubles with each round trip."""
-MOST_OPENING_SECONDS = 3.0
-"""For which windows are waited for: a line that is both fast and far is not worth more."""
+OPENING_BYTES = 2 * LAST_BYTES
+"""Of all flows together while their windows open, about: with a line that is both fast and far one does not wait."""
 SHARED = 0.8
 """Share of what several links carry alone, in sum; if they carry less together, they share a limit."""
 
@@ -80,7 +80,8 @@ async def _by_flows(
         queues = (stream.queued() for stream in streams) if kind == "send" else ()
         return max((one for one in queues if one is not None), default=None)
 
-    return await flow_rate(plane, streams, requests, rate, queued, max(openings))
+    opening = min(max(openings), OPENING_BYTES / max(1.0, sum(alone)))
+    return await flow_rate(plane, streams, requests, rate, queued, opening)
 
 
 async def _by_transfers(
@@ -102,8 +103,7 @@ def _opening(rate: float, round_trip: float) -> float:
     """Return the seconds after which a flow alone would be as fast as its link: its first bytes are acknowledged after
     one round trip, and then its window doubles with each. Before that a near one may seem to be all that a line
     carries."""
-    windows = math.ceil(math.log2(max(1.0, rate * round_trip / FIRST_WINDOW)))
-    return min(MOST_OPENING_SECONDS, round_trip * (1 + windows))
+    return round_trip * (1 + math.ceil(math.log2(max(1.0, rate * round_trip / FIRST_WINDOW))))
 
 
 def _bounded(size: float) -> int:

@@ -43,7 +43,7 @@ async def flow_rate(
     try:
         while rate.rate is None and not all(flow.done() for flow in flows):
             await asyncio.wait(flows, timeout=LOOK_SECONDS, return_when=asyncio.FIRST_EXCEPTION)
-            if any(flow.done() and flow.exception() for flow in flows) or not all(count.is_told() for count in counts):
+            if any(flow.done() and flow.exception() for flow in flows) or not all(count.look() for count in counts):
                 break
             passed = sum(count.bytes for count in counts)
             if (elapsed := time.perf_counter() - begun) < opening:
@@ -74,8 +74,8 @@ class _Count:
         self._own, self._all = self._passed(), self._carried()
         self.bytes = 0
 
-    def is_told(self) -> bool:
-        """Count anew; whether the kernel tells."""
+    def look(self) -> bool:
+        """Count anew; return whether the kernel tells."""
         own = self._passed()
         if own is None or self._own is None:
             return False
