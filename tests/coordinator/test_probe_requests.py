@@ -119,6 +119,15 @@ def test_whoever_was_measured_with_may_tell_once_what_it_has_seen() -> None:
     assert requests.awaits("a", 7), "only who measures is waited for"
 
 
+def test_what_was_seen_is_taken_though_others_measure_with_the_same_peer_by_now() -> None:
+    requests = ProbeRequests()
+    for number, pair in ((7, "ab"), (8, "cb"), (9, "ab")):
+        requests.ask(pairs(number, pair))
+    assert requests.watched("b", 8) == "c"
+    assert requests.watched("b", 7) is None, "what was found then counts no more"
+    assert requests.watched("b", 9) == "a"
+
+
 @pytest.mark.parametrize(
     "forget", [lambda one: one.forget("a"), lambda one: one.forget("b"), lambda one: one.forget_pair("b", "a")]
 )

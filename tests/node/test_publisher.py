@@ -11,7 +11,7 @@ from dtfm_node.control.display import Display
 from dtfm_node.control.reporter import Reporter
 from dtfm_node.links import publisher as listings
 from dtfm_node.links.pacing import UplinkPacer
-from dtfm_node.links.publisher import Publisher
+from dtfm_node.links.publisher import MOST_WATCHED, Publisher
 from dtfm_node.links.witness import Witness
 from dtfm_protocol.control.messages import Fan, ProbeResult, ProbeRound, Report, Topic
 from dtfm_protocol.discovery.records import Limits, Link, LinkReport, Profile
@@ -271,6 +271,23 @@ async def test_what_was_seen_of_the_other_ends_measurement_is_told_for_the_round
     publisher._witness.when_seen("near", link)
     measuring.cancel()
     assert reporter._report.probed == ProbeResult(round=4, link=link), "nobody has asked for it"
+
+
+async def test_what_was_seen_is_told_though_the_next_round_has_begun(reporter: Reporter, clock: ManualClock) -> None:
+    """The coordinator's word may be here before the last one of a far peer that measured."""
+    publisher = publisher_on(Forgetful(MemoryNetwork(), ME.peer_id), clock)
+    link, rounds = Link(round_trip_ms=1.0, sent_gbps=2.0, received_gbps=3.0), asyncio.Queue[ProbeRound]()
+    measuring = asyncio.create_task(publisher.measure(rounds, reporter))
+    for turn in range(3, 3 + 2 * MOST_WATCHED):
+        rounds.put_nowait(pair_of(turn, f"peer {turn}", ME.peer_id))
+    await settle()
+    newest = 2 + 2 * MOST_WATCHED
+    for turn in (newest - 1, newest):
+        publisher._witness.when_seen(f"peer {turn}", link)
+        assert reporter._report.probed == ProbeResult(round=turn, link=link)
+    publisher._witness.when_seen("peer 3", link)
+    measuring.cancel()
+    assert reporter._report.probed == ProbeResult(round=newest, link=link), "so long ago that nothing is kept of it"
 
 
 async def test_round_trips_are_taken_all_at_once_and_who_does_not_answer_is_missing(

@@ -18,8 +18,8 @@ class ProbeRequests:
         receive in all."""
         self._echoes: dict[str, tuple[int, frozenset[str]]] = {}
         """Round in which each peer was asked for round trips last, and to whom."""
-        self._watched: dict[str, tuple[int, str]] = {}
-        """Round in which each peer was last to be measured with, and by whom."""
+        self._watched: dict[tuple[str, int], str] = {}
+        """Peer by which a peer was to be measured with, by that one and round; it may tell once the next has begun."""
         self._answered: dict[str, int] = {}
         """Round of each peer whose result was taken last."""
 
@@ -28,7 +28,7 @@ class ProbeRequests:
         for peer, other in turn.pairs:
             self.forget_pair(peer, other)
             self._open[peer, turn.id] = other
-            self._watched[other] = turn.id, peer
+            self._watched[other, turn.id] = peer
         centres = {one.centre for one in turn.fans} | turn.echoes.keys()
         self._echoes |= {peer: (turn.id, frozenset(others)) for peer, others in turn.echoes.items()}
         self._open = {key: other for key, other in self._open.items() if other is not None or key[0] not in centres}
@@ -62,11 +62,7 @@ class ProbeRequests:
     def watched(self, peer: str, number: int) -> str | None:
         """Return who was to measure its link with `peer` in round `number`, if `peer` has not told before what it has
         seen of that; None: nobody."""
-        round_, other = self._watched.get(peer, (0, None))
-        if round_ != number:
-            return None
-        self._watched.pop(peer, None)
-        return other
+        return self._watched.pop((peer, number), None)
 
     def is_outdated(self, peer: str, record: LinkReport) -> bool:
         """Whether `peer` published a record before it reported what was taken last. Order does not tell that: a clock
@@ -77,11 +73,11 @@ class ProbeRequests:
         """Drop the requests about the link between two peers: what was measured so far counts no more."""
         pair = {a, b}
         self._open = {key: other for key, other in self._open.items() if {key[0], other} != pair}
-        self._watched = {peer: (turn, other) for peer, (turn, other) in self._watched.items() if {peer, other} != pair}
+        self._watched = {key: other for key, other in self._watched.items() if {key[0], other} != pair}
 
     def forget(self, peer: str) -> None:
         """Drop the requests of and about a peer, which has left."""
         self._open = {key: other for key, other in self._open.items() if peer not in (key[0], other)}
-        self._watched = {one: (turn, other) for one, (turn, other) in self._watched.items() if peer not in (one, other)}
+        self._watched = {key: other for key, other in self._watched.items() if peer not in (key[0], other)}
         self._answered.pop(peer, None)
         self._echoes.pop(peer, None)

@@ -20,6 +20,9 @@ from dtfm_protocol.process.outage import Outage
 from dtfm_protocol.process.timeouts import TIMEOUTS
 from dtfm_protocol.wire.stream import DataPlane, Unreachable
 
+MOST_WATCHED = 16
+"""Rounds at most of which it may still be told what was seen."""
+
 
 class Publisher:
     """Publisher of one peer's records."""
@@ -111,14 +114,12 @@ class Publisher:
         The DHT's copy is for a coordinator that comes back, or another one. Of a link that the other end measures it
         reports what it has seen of that.
         """
-        unpublished, watched = False, ("", 0)
+        unpublished, watched = False, dict[str, int]()
 
         def seen(peer: str, link: Link) -> None:
-            nonlocal watched
-            if peer == watched[0]:
-                reporter.note(probed=ProbeResult(round=watched[1], link=link))
+            if peer in watched:  # once: else whoever measures again and again has this node flood the broker
+                reporter.note(probed=ProbeResult(round=watched.pop(peer), link=link))
                 reporter.hurry()
-                watched = "", 0  # once: else whoever measures again and again has this node flood the broker
 
         self._witness.when_seen = seen
         while True:
@@ -132,7 +133,10 @@ class Publisher:
                 except (OSError, RuntimeError) as error:
                     self._is_not_found(f"cannot publish links to the DHT: {error}")
                 continue
-            watched = next((peer for peer, other in turn.pairs if other == self._plane.peer_id), ""), turn.id
+            # From far away an end's last word on a round comes after the coordinator's first on the next one.
+            watched |= {peer: turn.id for peer, other in turn.pairs if other == self._plane.peer_id}
+            while len(watched) > MOST_WATCHED:
+                watched.pop(next(iter(watched)))
             found = await self._act(turn)
             if found is not None:
                 self._probed, unpublished = turn.id, True
