@@ -92,7 +92,13 @@ async def until(condition: Callable[[], object], what: str) -> None:
 
 
 def ended(processes: list[psutil.Process]) -> bool:
-    return all(not one.is_running() or one.status() == psutil.STATUS_ZOMBIE for one in processes)
+    return all(map(_has_ended, processes))
+
+
+def _has_ended(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):  # it may end between two looks
+        return not process.is_running() or bool(process.status() == psutil.STATUS_ZOMBIE)
+    return True
 
 
 async def found(measure: Callable[[], Awaitable[float]], least: float, most: float) -> float:
