@@ -58,6 +58,12 @@ async def test_what_comes_over_a_shared_line_is_found_too(monkeypatch: pytest.Mo
     assert limits.down_gbps == pytest.approx(LINE * 8e-9, rel=0.25)
 
 
+async def test_a_line_carries_what_one_link_of_it_did_alone() -> None:
+    """Flows together may be slow to open where that one is fast and far."""
+    limits = await measured(TrafficCaps(RateCap(LINE), RateCap()), 3 * LINE * 8e-9)
+    assert limits.up_gbps == pytest.approx(3 * LINE * 8e-9)
+
+
 async def test_of_flows_of_which_one_breaks_nothing_is_said_and_none_goes_on() -> None:
     world, answering = World(), list[asyncio.Task[None]]()
 

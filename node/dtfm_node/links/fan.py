@@ -53,9 +53,10 @@ async def fan(plane: DataPlane, gbps: Mapping[str, tuple[float, float]], uplink:
 async def _together(
     plane: DataPlane, streams: Sequence[Stream], kind: Literal["send", "fetch"], alone: Sequence[float]
 ) -> float | None:
-    """Return the Gbit/s over all of `streams` at once; None where that is about what they have alone."""
+    """Return the Gbit/s over all of `streams` at once, at least what one of them has carried alone; None where that is
+    about what they have alone."""
     carry = _by_flows if all(map(is_counted, streams)) else _by_transfers
-    gbps = 8e-9 * await carry(plane, streams, kind, [rate * 1.25e8 for rate in alone])
+    gbps = max(8e-9 * await carry(plane, streams, kind, [rate * 1.25e8 for rate in alone]), *alone)
     return gbps if gbps < SHARED * sum(alone) else None
 
 
