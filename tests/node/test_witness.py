@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from dtfm_node.links import witness as witnessing
+from dtfm_node.links.flows import LOOK_SECONDS
 from dtfm_node.links.witness import Witness
 from dtfm_protocol.transport.in_memory import MemoryStream
 from dtfm_protocol.wire.stream import BytesOnTheWay
@@ -27,4 +28,4 @@ async def test_a_flow_that_does_not_end_is_watched_for_a_while_alone(
 
     monkeypatch.setattr(stream, "progress", progress)
     assert await Witness().watching(stream, kind, asyncio.sleep(SENT, "moved")) == "moved"  # type: ignore[arg-type]
-    assert looks < 0.5 * SENT / witnessing.LOOK_SECONDS
+    assert looks < 0.5 * SENT / LOOK_SECONDS

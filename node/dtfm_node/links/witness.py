@@ -9,12 +9,11 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Literal, TypeVar
 
+from dtfm_node.links.flows import LOOK_SECONDS
 from dtfm_node.links.steady_rate import SteadyRate
 from dtfm_protocol.discovery.records import Link
 from dtfm_protocol.wire.stream import Stream
 
-LOOK_SECONDS = 0.005
-"""Pause between two looks at how far a flow is: bursts are told apart."""
 LONGEST_SECONDS = 30.0
 """Of a flow that is watched; the other end decides for how long it lasts."""
 LEAST_RATE = 1.0
