@@ -21,8 +21,11 @@ LINE = 2e6
 """Bytes a second of the one line that is slow."""
 
 
-async def measured(caps: TrafficCaps, alone: float, witness: Witness | None = None) -> Limits:
-    """What Alice finds of her line, whose `caps` are the only limit, where each of two links carries `alone` Gbit/s."""
+async def measured(
+    caps: TrafficCaps, alone: float, witness: Witness | None = None, counted: tuple[float, float] = (0.0, 0.0)
+) -> Limits:
+    """What Alice finds of her line, whose `caps` are the only limit, where each of two links carries `alone` Gbit/s,
+    and she has herself counted so much of one of them."""
     world, uplink = World(), UplinkPacer()
     async with (
         asyncio.timeout(PATIENCE),
@@ -32,7 +35,9 @@ async def measured(caps: TrafficCaps, alone: float, witness: Witness | None = No
     ):
         for other in (b, c):
             await other.serve(PROBE, lambda stream: probe.answer(stream, uplink, witness or Witness()))
-        limits = await fan.fan(a, dict.fromkeys((b.peer_id, c.peer_id), (alone, alone)), UplinkPacer())
+        limits = await fan.fan(
+            a, dict.fromkeys((b.peer_id, c.peer_id), (alone, alone)), UplinkPacer(), {c.peer_id: counted}
+        )
         # What another measurement, which has no flows, says at its end is no word on these.
         await write_message(await a.open(b.peer_id, PROBE), ProbeRequest(kind="found", gbps=1.0, round_trip=1e-3))
         while uplink.round_trip(a.peer_id, "direct") is None:  # noqa: ASYNC110 - it is on its way
@@ -58,10 +63,15 @@ async def test_what_comes_over_a_shared_line_is_found_too(monkeypatch: pytest.Mo
     assert limits.down_gbps == pytest.approx(LINE * 8e-9, rel=0.25)
 
 
-async def test_a_line_carries_what_one_link_of_it_did_alone() -> None:
-    """Flows together may be slow to open where that one is fast and far."""
-    limits = await measured(TrafficCaps(RateCap(LINE), RateCap()), 3 * LINE * 8e-9)
-    assert limits.up_gbps == pytest.approx(3 * LINE * 8e-9)
+@pytest.mark.parametrize(("counted", "found"), [(0.0, 1.0), (2.5, 2.5), (9.0, 3.0)])
+async def test_a_line_carries_what_one_link_of_it_did_alone_where_this_end_has_counted_it(
+    counted: float, found: float
+) -> None:
+    """Flows together may be slow to open where that one is fast and far; but others' word alone makes no line faster,
+    nor does what it once carried."""
+    alone = LINE * 8e-9
+    limits = await measured(TrafficCaps(RateCap(LINE), RateCap()), 3 * alone, counted=(counted * alone, 0.0))
+    assert limits.up_gbps == pytest.approx(found * alone, rel=0.2 if found == 1.0 else 1e-9)
 
 
 async def test_of_flows_of_which_one_breaks_nothing_is_said_and_none_goes_on() -> None:

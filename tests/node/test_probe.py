@@ -417,7 +417,9 @@ async def test_links_that_share_a_line_carry_together_what_the_line_does(monkeyp
 
     for peer in "abc":
         await MemoryDataPlane(network, peer).serve(PROBE, answer)
-    limits = await fan.fan(ShapedPlane(network, clock, 50e6, 0.01), dict.fromkeys("abc", (0.02, 0.05)), UplinkPacer())
+    limits = await fan.fan(
+        ShapedPlane(network, clock, 50e6, 0.01), dict.fromkeys("abc", (0.02, 0.05)), UplinkPacer(), {}
+    )
     assert limits.up_gbps == pytest.approx(0.02, rel=0.1)
     assert limits.down_gbps == pytest.approx(0.05, rel=0.1)
 
@@ -437,7 +439,7 @@ async def test_before_links_are_measured_together_their_windows_are_opened_for_a
     keep_time(monkeypatch, clock)
     monkeypatch.setattr(fan, "transfers", noted)
     await answering(network)
-    await fan.fan(ShapedPlane(network, clock, 1e9, 0.01), {"other": (0.02, 0.04)}, UplinkPacer())
+    await fan.fan(ShapedPlane(network, clock, 1e9, 0.01), {"other": (0.02, 0.04)}, UplinkPacer(), {})
     assert made == [[int(rate * seconds) for seconds in (opening, 0.4)] for rate in (2.5e6, 5e6)]
 
 
@@ -446,7 +448,7 @@ async def test_links_that_carry_all_at_once_have_no_common_limit(monkeypatch: py
     network = MemoryNetwork()
     for peer in "abc":
         await answering(network, peer)
-    limits = await fan.fan(MemoryDataPlane(network, "me"), dict.fromkeys("abc", (0.02, 0.05)), UplinkPacer())
+    limits = await fan.fan(MemoryDataPlane(network, "me"), dict.fromkeys("abc", (0.02, 0.05)), UplinkPacer(), {})
     assert (limits.up_gbps, limits.down_gbps) == (None, None)
 
 

@@ -47,11 +47,11 @@ async def test_one_flow_each_way_tells_what_a_link_carries_by_the_kernels_counts
 
     monkeypatch.setattr(probe, "flow_rate", noted)
     world, ours, theirs, caps = World(), Watched(), Watched(), TrafficCaps(RateCap(2e6), RateCap())
-    witness, told = Witness(), dict[str, Link]()
+    mine, witness, told = Witness(), Witness(), dict[str, Link]()
     witness.when_seen = told.__setitem__
     async with asyncio.timeout(PATIENCE), world.peer(ALICE, caps=caps) as a, world.peer(BOB) as b:
         await b.serve(PROBE, lambda stream: probe.answer(stream, theirs, witness))
-        link = await probe.probe(a, b.peer_id, ours, quick=True)
+        link = await probe.probe(a, b.peer_id, ours, mine, quick=True)
         while theirs.round_trip(a.peer_id, "direct") is None:  # noqa: ASYNC110 - it is on its way
             await asyncio.sleep(0.01)
     assert link.sent_gbps == pytest.approx(caps.up.gbps, rel=0.2)
@@ -63,6 +63,8 @@ async def test_one_flow_each_way_tells_what_a_link_carries_by_the_kernels_counts
     seen = told[a.peer_id]
     assert seen.received_gbps == pytest.approx(link.sent_gbps, rel=0.25)
     assert seen.sent_gbps > 10 * seen.received_gbps
+    assert mine.carried == {b.peer_id: (link.sent_gbps, link.received_gbps)}
+    assert witness.carried == {a.peer_id: (seen.sent_gbps, seen.received_gbps)}
 
 
 @pytest.mark.parametrize("way", ["send", "fetch"])
@@ -114,3 +116,4 @@ async def test_of_half_a_measurement_nothing_is_told(kinds: tuple[Any, ...]) -> 
         while uplink.round_trip(a.peer_id, "direct") is None:  # noqa: ASYNC110 - it is on its way
             await asyncio.sleep(0.01)
     assert told == {}
+    assert witness.carried == {}

@@ -157,7 +157,7 @@ def reporter(tmp_path: Path) -> Reporter:
 
 
 def measure_as(gbps: float) -> Callable[..., Awaitable[Link]]:
-    async def measure(plane: MemoryDataPlane, peer: str, uplink: UplinkPacer, *, quick: bool) -> Link:
+    async def measure(plane: MemoryDataPlane, peer: str, uplink: UplinkPacer, witness: Witness, *, quick: bool) -> Link:
         plane.ways[peer] = "direct"
         return Link(round_trip_ms=1.0, sent_gbps=gbps, received_gbps=gbps)
 
@@ -323,12 +323,14 @@ async def test_round_trips_are_taken_all_at_once_and_who_does_not_answer_is_miss
 async def test_who_is_the_centre_of_a_group_reports_what_it_can_send_in_all(
     monkeypatch: pytest.MonkeyPatch, reporter: Reporter, clock: ManualClock
 ) -> None:
-    async def measure(plane: object, gbps: object, uplink: UplinkPacer) -> Limits:
+    async def measure(plane: object, gbps: object, uplink: UplinkPacer, counted: object) -> Limits:
+        assert counted == {"near": (0.25, 0.5)}
         return Limits(up_gbps=0.5)
 
     monkeypatch.setattr(listings, "fan", measure)
     discovery = Forgetful(MemoryNetwork(), ME.peer_id)
     publisher = publisher_on(discovery, clock)
+    publisher._witness.carried["near"] = 0.25, 0.5
     rounds: asyncio.Queue[ProbeRound] = asyncio.Queue()
     measuring = asyncio.create_task(publisher.measure(rounds, reporter))
     group = Fan(centre=ME.peer_id, gbps={"near": (1.0, 1.0), "far": (1.0, 1.0)})
@@ -363,7 +365,7 @@ async def test_a_link_is_measured_anew_when_streams_take_another_way(monkeypatch
     publisher = Publisher(plane, discovery, Registry("swarm", Post("swarm", me)), PROFILE, uplink, Witness())
     measured: list[str] = []
 
-    async def measure(plane: MemoryDataPlane, peer: str, given: UplinkPacer, *, quick: bool) -> Link:
+    async def measure(plane: MemoryDataPlane, peer: str, given: UplinkPacer, witness: Witness, *, quick: bool) -> Link:
         assert given is uplink
         measured.append(peer)
         return Link(round_trip_ms=1.0, sent_gbps=1.0, received_gbps=1.0, way=(await plane.open(peer, "x")).way)

@@ -29,13 +29,22 @@ OPENING_BYTES = 2 * LAST_BYTES
 """Of all flows together while their windows open, about: with a line that is both fast and far one does not wait."""
 SHARED = 0.8
 """Share of what several links carry alone, in sum; if they carry less together, they share a limit."""
+_Kind = Literal["send", "fetch"]
+_KINDS: tuple[_Kind, _Kind] = ("send", "fetch")
 
 
-async def fan(plane: DataPlane, gbps: Mapping[str, tuple[float, float]], uplink: UplinkPacer) -> Limits:
+async def fan(
+    plane: DataPlane,
+    gbps: Mapping[str, tuple[float, float]],
+    uplink: UplinkPacer,
+    counted: Mapping[str, tuple[float, float]],
+) -> Limits:
     """Measure what this peer can send to, and receive from, several others at once.
 
     Args:
-        gbps: Gbit/s to and from each of them, by peer id, as measured alone.
+        gbps: Gbit/s to and from each of them, by peer id, as measured alone. They may be the others' word.
+        counted: Gbit/s to and from peers, by peer id, as this end's kernel has counted them alone. What both name of a
+            link, this peer's line carries at least.
 
     Raises:
         ConnectionError: one of them cannot be reached, or vanished.
@@ -45,24 +54,24 @@ async def fan(plane: DataPlane, gbps: Mapping[str, tuple[float, float]], uplink:
         ways = streams[: len(gbps)], streams[len(gbps) :]
         for peer in gbps:
             stack.enter_context(uplink.measuring(peer))
-        up = await _together(plane, ways[0], "send", [there for there, _ in gbps.values()])
-        down = await _together(plane, ways[1], "fetch", [back for _, back in gbps.values()])
+        alone, own = list(gbps.values()), [counted.get(peer, (0.0, 0.0)) for peer in gbps]
+        up, down = [
+            await _together(plane, ways[way], kind, [one[way] for one in alone], [one[way] for one in own])
+            for way, kind in enumerate(_KINDS)
+        ]
     return Limits(up_gbps=up, down_gbps=down)
 
 
 async def _together(
-    plane: DataPlane, streams: Sequence[Stream], kind: Literal["send", "fetch"], alone: Sequence[float]
+    plane: DataPlane, streams: Sequence[Stream], kind: _Kind, alone: Sequence[float], counted: Sequence[float]
 ) -> float | None:
-    """Return the Gbit/s over all of `streams` at once, at least what one of them has carried alone; None where that is
-    about what they have alone."""
+    """Return the Gbit/s over all of `streams` at once; None where that is about what they have alone."""
     carry = _by_flows if all(map(is_counted, streams)) else _by_transfers
-    gbps = max(8e-9 * await carry(plane, streams, kind, [rate * 1.25e8 for rate in alone]), *alone)
+    gbps = max(8e-9 * await carry(plane, streams, kind, [rate * 1.25e8 for rate in alone]), *map(min, alone, counted))
     return gbps if gbps < SHARED * sum(alone) else None
 
 
-async def _by_flows(
-    plane: DataPlane, streams: Sequence[Stream], kind: Literal["send", "fetch"], alone: Sequence[float]
-) -> float:
+async def _by_flows(plane: DataPlane, streams: Sequence[Stream], kind: _Kind, alone: Sequence[float]) -> float:
     """Return the bytes a second of flows, as this end's kernel counts them."""
     requests, round_trips, openings = [], [0.0], [0.0]
     for stream, most in zip(streams, alone, strict=True):
@@ -85,9 +94,7 @@ async def _by_flows(
     return await flow_rate(plane, streams, requests, rate, queued, opening)
 
 
-async def _by_transfers(
-    plane: DataPlane, streams: Sequence[Stream], kind: Literal["send", "fetch"], alone: Sequence[float]
-) -> float:
+async def _by_transfers(plane: DataPlane, streams: Sequence[Stream], kind: _Kind, alone: Sequence[float]) -> float:
     """Return the bytes a second of timed transfers, where no kernel counts."""
 
     async def carry(stream: Stream, rate: float) -> tuple[int, float]:

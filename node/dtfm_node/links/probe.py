@@ -58,10 +58,13 @@ class _OtherTraffic:
         return max(0, self._uplink.traffic()[self._place] - self._before - self._size)
 
 
-async def probe(plane: DataPlane, peer: str, uplink: UplinkPacer, *, quick: bool = False) -> Link:
+async def probe(
+    plane: DataPlane, peer: str, uplink: UplinkPacer, witness: Witness | None = None, *, quick: bool = False
+) -> Link:
     """Measure the link to `peer`. Frames wait meanwhile at both ends, but where the kernel counts what they take.
 
     Args:
+        witness: keeps what this end's kernel has counted itself.
         quick: whether rates within a tenth or two are wanted soon.
 
     Raises:
@@ -75,6 +78,8 @@ async def probe(plane: DataPlane, peer: str, uplink: UplinkPacer, *, quick: bool
         if told is not None and flows and is_counted(stream):
             round_trip, is_least = told, False
             sent, received = await _flows(plane, flows, told if known is None else min(told, known))
+            if witness is not None:
+                witness.carried[peer] = sent, received
         else:
             stack.enter_context(uplink.measuring(peer))
             round_trip = await _round_trip(stream, known) if told is None else told

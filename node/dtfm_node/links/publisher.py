@@ -175,7 +175,7 @@ class Publisher:
                 for peer in gbps:
                     with contextlib.suppress(Unreachable):
                         await self._plane.introduce(peer, addresses.get(peer, ()))
-                found = self._limits = await fan(self._plane, gbps, self._uplink)
+                found = self._limits = await fan(self._plane, gbps, self._uplink, self._witness.carried)
                 return found
         except (ConnectionError, Refused, TimeoutError) as error:
             log.warning("cannot measure what this machine can send and receive in all: %s", str(error) or "no answer")
@@ -205,7 +205,7 @@ class Publisher:
                 if addresses:
                     with contextlib.suppress(Unreachable):
                         await self._plane.introduce(peer, addresses)
-                link = await probe(self._plane, peer, self._uplink, quick=quick)
+                link = await probe(self._plane, peer, self._uplink, self._witness, quick=quick)
                 found = self._links[peer] = link.model_copy(update={"round": number})
                 return found
         except (ConnectionError, Refused, TimeoutError) as error:

@@ -27,6 +27,9 @@ class Witness:
     def __init__(self) -> None:
         self.when_seen: Callable[[str, Link], object] = lambda peer, link: None
         """Function that is called with the peer that has measured, and the link to it as seen from here."""
+        self.carried: dict[str, tuple[float, float]] = {}
+        """Gbit/s to and from peers, alone, by peer id, as this end's kernel has counted them last, whoever measured:
+        nobody's word."""
         self._flows: dict[str, dict[str, SteadyRate]] = {}
         """Flows that were seen since the last end of a measurement, by peer, and as that one asked for them."""
 
@@ -69,4 +72,5 @@ class Witness:
             received_gbps=received * 8e-9,
             way=stream.way,
         )
+        self.carried[stream.peer] = link.sent_gbps, link.received_gbps
         self.when_seen(stream.peer, link)
