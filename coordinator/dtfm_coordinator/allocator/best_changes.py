@@ -82,7 +82,9 @@ def best_changes(
     assert now is not None
     fast = now.cost(posed).total
     step = kinds_of(posed.schedule) * posed.micro_batches * len(now.counts)
-    neighbours = Neighbours(now, len(peers), paced=posed.paced)
+    # A boundary's wire goes by its number.
+    free = work.planning.stages == "auto" and work.planning.replicas == "auto" and not plan.boundaries
+    neighbours = Neighbours(now, len(peers), paced=posed.paced, any_depth=free)
     keeps_shape = has_shape(plan, work.planning) and work.planning.replicas != "auto"
     best: dict[Kind, list[_Found]] = {}
     looked_at, most, is_all = 0, max(1, MOST_PLAYED // (2 * step)), True

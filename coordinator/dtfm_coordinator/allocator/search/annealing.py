@@ -1,9 +1,11 @@
 """Local search over layouts: simulated annealing on the fast form of the simulated step, as machine code.
 
 A try changes one thing: two peers exchange places (idle ones included, and two of one stage, which re-pairs them); a
-peer moves to another stage, joins, or goes home; a layer moves from one stage to another; a micro-batch moves from one
-peer of a stage to another; a stage's peers have more or fewer micro-batches in flight. After peers have changed, the
-stages' shares follow their speeds again, and the layers are shared out anew where the old ones no longer fit.
+peer moves to another stage, joins, or goes home; an idle peer becomes a stage, with layers of one beside it, or a
+stage's peers go home, and one beside it has its layers; a layer moves from one stage to another; a micro-batch moves
+from one peer of a stage to another; a stage's peers have more or fewer micro-batches in flight. After peers have
+changed, the stages' shares follow their speeds again, and the layers are shared out anew where the old ones no longer
+fit.
 (Kirkpatrick, Gelatt and Vecchi, 1983.)
 """
 
@@ -20,12 +22,14 @@ from dtfm_coordinator.allocator.simulator.slot_course import course_of, no_cours
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
-SWAP, MOVE, LAYER, SHARE, REFILL, AHEAD = range(6)
+SWAP, MOVE, LAYER, SHARE, REFILL, AHEAD, DEPTH = range(7)
 """Kinds of change: exchange two peers, move a peer, move a layer, move a micro-batch, share the layers out anew, have
-more or fewer micro-batches in flight."""
+more or fewer micro-batches in flight, one stage more or fewer."""
 
 AHEAD_SHARE = 0.08
 """Share of tries that change how much is in flight, where that is open."""
+DEPTH_SHARE = 0.1
+"""Share of tries that change the number of stages, where that is open."""
 
 
 @compiled
@@ -38,6 +42,7 @@ def anneal(
     layers: Ints,
     ahead: Ints,
     uneven: bool,
+    deep: bool,
     warm: float,
     cool: float,
     tries: int,
@@ -50,12 +55,13 @@ def anneal(
         counts, shares, layers, ahead: peers of each stage, micro-batches of each slot, layers of each stage, and
             micro-batches more in flight, as in `Layout`.
         uneven: whether the numbers of peers of the stages may change.
+        deep: whether there may be more or fewer stages, then too.
         warm, cool: temperatures at the first and the last try, as fractions of the step.
 
     Returns:
         Seconds of a step, plus those of moving there spread over the horizon; order, counts, shares, layers, ahead.
     """
-    slots, stages = len(shares), len(counts)
+    slots = len(shares)
     course = course_of(problem, order[:slots], counts, shares, layers, ahead, no_course())
     equal = np.empty((2, 0), dtype=np.float64)
     current = play(problem, order[:slots], counts, layers, course, equal)[3]
@@ -65,7 +71,10 @@ def anneal(
     for attempt in range(tries):
         temperature = warm * (cool / warm) ** (attempt / tries)
         new_order, new_counts, new_shares, new_layers, new_ahead = order, counts, shares, layers, ahead
-        if problem.paced and stages > 1 and rng.random() < AHEAD_SHARE:
+        stages = len(counts)
+        if uneven and deep and rng.random() < DEPTH_SHARE:
+            change = DEPTH
+        elif problem.paced and stages > 1 and rng.random() < AHEAD_SHARE:
             change = AHEAD
         else:
             change = _draw_change(rng, slots, stages, uneven)
@@ -83,6 +92,14 @@ def anneal(
             new_layers = layers.copy()
             new_layers[giver] -= 1
             new_layers[taker] += 1
+        elif change == DEPTH:
+            if stages == 1 or rng.random() < 0.5:
+                changed = _deeper(problem, order, counts, shares, layers, ahead, rng)
+            else:
+                changed = _shallower(order, counts, shares, layers, ahead, rng)
+            new_order, new_counts, new_shares, new_layers, new_ahead = changed
+            if len(new_order) == 0:
+                continue
         elif change == SHARE:
             new_shares = _shared_otherwise(counts, shares, rng)
             if len(new_shares) == 0:
@@ -92,7 +109,12 @@ def anneal(
             if (new_ahead == ahead).all():
                 continue
         new_slots = len(new_shares)
-        same = new_slots == slots and (new_counts == counts).all() and (new_shares == shares).all()
+        same = (
+            new_slots == slots
+            and len(new_counts) == stages
+            and (new_counts == counts).all()
+            and (new_shares == shares).all()
+        )
         peers = new_order[:new_slots]
         known = course if same else no_course()
         new_course = course_of(problem, peers, new_counts, new_shares, new_layers, new_ahead, known)
@@ -192,6 +214,53 @@ def _moved(
         new += count
     assert old == slots
     return moved, counts, fresh
+
+
+@compiled_inside
+def _deeper(
+    problem: Problem, order: Ints, counts: Ints, shares: Ints, layers: Ints, ahead: Ints, rng: np.random.Generator
+) -> tuple[Ints, Ints, Ints, Ints, Ints]:
+    """Return order, counts, shares, layers and what is ahead with an idle peer as one more stage, of some of the layers
+    of one beside it; no order where that cannot be."""
+    slots, stages = len(shares), len(counts)
+    place = rng.integers(0, stages + 1)
+    giver = max(0, min(stages - 1, place - rng.integers(0, 2)))
+    if slots == len(order) or layers[giver] == 1:
+        return order[:0], counts, shares, layers, ahead
+    taken = 1 + (rng.integers(0, layers[giver] - 1) if rng.random() < 0.5 else 0)
+    first, idle = counts[:place].sum(), rng.integers(slots, len(order))
+    new_order = np.concatenate((order[:first], order[idle : idle + 1], order[first:idle], order[idle + 1 :]))
+    new_shares = _with(shares, first, problem.micro_batches)
+    new_layers = layers.copy()
+    new_layers[giver] -= taken
+    new_layers = _with(new_layers, place, taken)
+    return new_order, _with(counts, place, 1), new_shares, new_layers, _with(ahead, place, ahead[giver])
+
+
+@compiled_inside
+def _shallower(
+    order: Ints, counts: Ints, shares: Ints, layers: Ints, ahead: Ints, rng: np.random.Generator
+) -> tuple[Ints, Ints, Ints, Ints, Ints]:
+    """Return the same with one stage fewer, whose peers go home; one beside it has its layers."""
+    stages = len(counts)
+    stage = rng.integers(0, stages)
+    taker = stage - 1 if stage == stages - 1 or (stage > 0 and rng.random() < 0.5) else stage + 1
+    first = counts[:stage].sum()
+    behind = first + counts[stage]
+    new_order = np.concatenate((order[:first], order[behind:], order[first:behind]))
+    new_layers = layers.copy()
+    new_layers[taker] += layers[stage]
+    kept = np.concatenate((np.arange(stage), np.arange(stage + 1, stages)))
+    new_shares = np.concatenate((shares[:first], shares[behind:]))
+    return new_order, counts[kept], new_shares, new_layers[kept], ahead[kept]
+
+
+@compiled_inside
+def _with(values: Ints, place: int | np.int64, value: int | np.int64) -> Ints:
+    """Return values with one more before that place."""
+    new = np.empty(len(values) + 1, dtype=np.int64)
+    new[:place], new[place], new[place + 1 :] = values[:place], value, values[place:]
+    return new
 
 
 @compiled_inside

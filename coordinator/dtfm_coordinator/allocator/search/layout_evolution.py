@@ -127,8 +127,15 @@ class Evolution:
 
     def _settle(self) -> None:
         """Change the best layout as long as any single change makes it better, and the budget lasts."""
-        begun, free = self._population.ranked()[0], self._any_counts
-        for objective, layout in improvements(self._problem, begun, self._objective, self._budget, any_counts=free):
+        changes = improvements(
+            self._problem,
+            self._population.ranked()[0],
+            self._objective,
+            self._budget,
+            any_counts=self._any_counts,
+            any_depth=self._any_depth,
+        )
+        for objective, layout in changes:
             self._population.keep(objective, layout)
         self._settled = self._population.ranked()[0][1]
 
@@ -201,8 +208,8 @@ class Evolution:
             hot = warm * cooling**part
             tries = self._budget.left(tries)
             objective, order, counts, shares, layers, ahead = anneal(
-                problem, self._standing, order, counts, shares, layers, ahead, self._any_counts, hot, hot * cooling,
-                tries, rng,
+                problem, self._standing, order, counts, shares, layers, ahead, self._any_counts, self._any_depth, hot,
+                hot * cooling, tries, rng,
             )  # fmt: skip
             self._budget.spend(tries)
             layout = Layout.from_arrays(order[: len(shares)], counts, shares, layers, ahead)

@@ -13,9 +13,9 @@ from dtfm_coordinator.allocator.simulator.fast_simulator import EQUAL_PARTS, pla
 from dtfm_coordinator.allocator.simulator.slot_course import NO_COURSE, course_of
 from dtfm_coordinator.allocator.simulator.slot_routes import assign_shares
 
-Kind = Literal["exchange", "idle", "without", "moved", "layer", "in flight"]
+Kind = Literal["exchange", "idle", "without", "moved", "layer", "in flight", "more stages", "fewer stages"]
 """Kind of a change: two peers exchanged; an idle one used; one left out; one moved to another stage; a layer moved;
-more or fewer micro-batches in flight."""
+more or fewer micro-batches in flight; an idle peer as a stage of its own; a stage left out."""
 Stages = tuple[tuple[int, ...], ...]
 ALIKE = 1e-6
 """Share of a step below which a change changes nothing: two peers exchanged that are alike."""
@@ -52,9 +52,10 @@ class Neighbours:
         now: the layout.
         peers: number of all peers, idle ones included.
         paced: whether numbers in flight are part of it.
+        any_depth: whether it may have another number of stages.
     """
 
-    def __init__(self, now: Layout, peers: int, *, paced: bool) -> None:
+    def __init__(self, now: Layout, peers: int, *, paced: bool, any_depth: bool) -> None:
         self._now = now
         ends = tuple(accumulate(now.counts))
         self._stages: Stages = tuple(now.peers[first:end] for first, end in zip((0, *ends[:-1]), ends, strict=True))
@@ -71,18 +72,40 @@ class Neighbours:
         """Changes of layers and of numbers in flight: those of the lowest numbers."""
         self._exchanges = slots * (slots - 1) // 2 + slots * len(self._idle)
         self._moves = len(self._order) * (len(self._places) + 1)
+        last = len(now.counts) - 1
+        beside = [(stage, other) for stage in range(last + 1) for other in (stage - 1, stage + 1) if 0 <= other <= last]
+        self._left_out = beside if any_depth else []
+        """Stages that may be left out, and those that then have their layers."""
+        self._added = [
+            (place, giver, taken)
+            for place in (range(last + 2) if any_depth else ())
+            for giver in {max(0, place - 1), min(last, place)}
+            for taken in {1, now.layers[giver] // 2}
+            if 0 < taken < now.layers[giver]
+        ]
+        """Places of one more stage, whose layers it takes, and how many."""
 
     @property
     def count(self) -> int:
         """Number of changes, or of numbers that turn out to be none."""
-        return len(self.few) + self._exchanges + self._moves
+        depths = len(self._left_out) + len(self._added) * len(self._idle)
+        return len(self.few) + self._exchanges + self._moves + depths
 
     def change(self, number: int) -> LayoutChange | None:
         """Return the change of that number; None where it changes nothing, or leaves a stage without a peer."""
         if number < len(self.few):
             return self.few[number]
         number -= len(self.few)
-        return self._exchange(number) if number < self._exchanges else self._move(number - self._exchanges)
+        if number < self._exchanges:
+            return self._exchange(number)
+        number -= self._exchanges
+        if number < self._moves:
+            return self._move(number)
+        number -= self._moves
+        if number < len(self._left_out):
+            return self._without_stage(*self._left_out[number])
+        added, idle = divmod(number - len(self._left_out), len(self._idle))
+        return self._with_stage(self._idle[idle], *self._added[added])
 
     def _layers(self) -> list[LayoutChange]:
         found = []
@@ -138,6 +161,28 @@ class Neighbours:
             return self._moved("idle", f"{self._said(peer)} in stage {to + 1}, too", stages)
         return self._moved("moved", f"{self._said(peer)} in stage {to + 1} instead", stages)
 
+    def _without_stage(self, stage: int, taker: int) -> LayoutChange:
+        layers = list(self._now.layers)
+        layers[taker] += layers[stage]
+        words = f"without stage {stage + 1}, whose layers stage {taker + 1} has"
+        stages, ahead = (self._stages[:stage] + self._stages[stage + 1 :]), self._now.ahead
+        return LayoutChange(
+            "fewer stages", words, stages, (*layers[:stage], *layers[stage + 1 :]), ahead[:stage] + ahead[stage + 1 :]
+        )
+
+    def _with_stage(self, peer: int, place: int, giver: int, taken: int) -> LayoutChange:
+        layers, stages, ahead = list(self._now.layers), self._stages, self._now.ahead
+        layers[giver] -= taken
+        what = "a layer" if taken == 1 else f"{taken} layers"
+        words = f"{self._said(peer)} as a stage of its own, with {what} of stage {giver + 1}"
+        return LayoutChange(
+            "more stages",
+            words,
+            (*stages[:place], (peer,), *stages[place:]),
+            (*layers[:place], taken, *layers[place:]),
+            (*ahead[:place], *ahead[giver : giver + 1], *ahead[place:]),
+        )
+
     def _moved(self, kind: Kind, words: str, stages: list[list[int]]) -> LayoutChange:
         return LayoutChange(kind, words, tuple(map(tuple, stages)), self._now.layers, self._now.ahead)
 
@@ -158,18 +203,19 @@ def priced(problem: Problem, now: Layout, change: LayoutChange) -> Priced | None
     peers = np.array([peer for members in change.stages for peer in members], dtype=np.int64)
     counts = np.array(change.counts, dtype=np.int64)
     by_speed, in_place = list[int](), list[int]()
-    begin = 0
-    for members, count in zip(change.stages, now.counts, strict=True):
-        old, stood = now.shares[begin : begin + count], now.peers[begin : begin + count]
-        begin += count
-        if members == stood:
-            by_speed += old
-            in_place += old
+    ends = tuple(accumulate(now.counts))
+    parts = [slice(first, end) for first, end in zip((0, *ends[:-1]), ends, strict=True)]
+    kept = {now.peers[part]: now.shares[part] for part in parts}
+    for stage, members in enumerate(change.stages):
+        if members in kept:
+            by_speed += kept[members]
+            in_place += kept[members]
             continue
         rows = list(members)
         fresh = assign_shares(1.0 / (problem.forward[rows] + problem.backward[rows]), problem.micro_batches).tolist()
         by_speed += fresh
-        in_place += old if len(old) == len(members) else fresh
+        is_alike = change.counts == now.counts
+        in_place += now.shares[parts[stage]] if is_alike else fresh
     best: Priced | None = None
     for values in dict.fromkeys((tuple(by_speed), tuple(in_place))):
         shares, layers = np.array(values, dtype=np.int64), np.array(change.layers, dtype=np.int64)

@@ -20,7 +20,8 @@ def is_to_settle(layout: Layout, peers: int, budget: Budget) -> bool:
     Args:
         peers: number of all peers, idle ones included.
     """
-    changes, used = peers * (peers + len(layout.counts)), budget.used()
+    # A peer in place of each other one, in each stage, and as a stage of its own before and behind each.
+    changes, used = peers * (peers + 4 * len(layout.counts)), budget.used()
     each = used * budget.cores / max(1, budget.spent_evaluations)  # one thread looks at them
     return 1 - used <= min(MOST_SETTLING, SWEEPS * changes * each)
 
@@ -32,6 +33,7 @@ def improvements(
     budget: Budget,
     *,
     any_counts: bool,
+    any_depth: bool,
 ) -> Iterator[tuple[float, Layout]]:
     """Yield ever better layouts with their objectives, each a single change of the one before, from the first that is
     found; the last has none that is better, if the budget lasts.
@@ -39,10 +41,11 @@ def improvements(
     Args:
         best: objective and layout from which to begin.
         any_counts: whether stages may have other numbers of peers.
+        any_depth: whether there may be one more or fewer, then too.
     """
     objective, layout = best
     peers, number, seen = len(problem.forward), 0, 0
-    neighbours = Neighbours(layout, peers, paced=problem.paced)
+    neighbours = Neighbours(layout, peers, paced=problem.paced, any_depth=any_counts and any_depth)
     while seen < neighbours.count and not budget.spent():
         change = neighbours.change(number % neighbours.count)
         number, seen = number + 1, seen + 1
@@ -57,5 +60,5 @@ def improvements(
         better = objective_of(found.layout)
         if better < (1 - ALIKE) * objective:
             objective, layout, seen = better, found.layout, 0
-            neighbours = Neighbours(layout, peers, paced=problem.paced)
+            neighbours = Neighbours(layout, peers, paced=problem.paced, any_depth=any_counts and any_depth)
             yield objective, layout
