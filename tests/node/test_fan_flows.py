@@ -19,6 +19,8 @@ from tests.protocol.direct_planes import ALICE, BOB, CAROL, PATIENCE, World
 
 LINE = 2e6
 """Bytes a second of the one line that is slow."""
+NEAR = 0.4
+"""Share by which a rate may be off on a busy machine: one flow alone, and two that do not share, are off by more."""
 
 
 async def measured(
@@ -51,7 +53,7 @@ async def test_flows_that_share_a_line_carry_together_what_it_does(monkeypatch: 
     witness, told = Witness(), dict[str, Link]()
     witness.when_seen = told.__setitem__
     limits = await measured(TrafficCaps(RateCap(LINE), RateCap()), LINE * 8e-9, witness)
-    assert limits.up_gbps == pytest.approx(LINE * 8e-9, rel=0.2)
+    assert limits.up_gbps == pytest.approx(LINE * 8e-9, rel=NEAR)
     assert limits.down_gbps is None
     assert told == {}
 
@@ -60,7 +62,7 @@ async def test_what_comes_over_a_shared_line_is_found_too(monkeypatch: pytest.Mo
     monkeypatch.setattr(fan, "_by_transfers", None)
     limits = await measured(TrafficCaps(RateCap(), RateCap(LINE)), LINE * 8e-9)
     assert limits.up_gbps is None
-    assert limits.down_gbps == pytest.approx(LINE * 8e-9, rel=0.25)
+    assert limits.down_gbps == pytest.approx(LINE * 8e-9, rel=NEAR)
 
 
 @pytest.mark.parametrize(("counted", "found"), [(0.0, 1.0), (2.5, 2.5), (9.0, 3.0)])
@@ -71,7 +73,7 @@ async def test_a_line_carries_what_one_link_of_it_did_alone_where_this_end_has_c
     nor does what it once carried."""
     alone = LINE * 8e-9
     limits = await measured(TrafficCaps(RateCap(LINE), RateCap()), 3 * alone, counted=(counted * alone, 0.0))
-    assert limits.up_gbps == pytest.approx(found * alone, rel=0.2 if found == 1.0 else 1e-9)
+    assert limits.up_gbps == pytest.approx(found * alone, rel=NEAR if found == 1.0 else 1e-9)
 
 
 async def test_of_flows_of_which_one_breaks_nothing_is_said_and_none_goes_on() -> None:

@@ -96,7 +96,7 @@ async def test_what_training_sends_beside_a_flow_counts_as_the_links(way: str, m
         link = await probe.probe(here, there.peer_id, UplinkPacer(), quick=True)
         sending.cancel()
         await asyncio.wait({sending})
-    assert (link.sent_gbps if way == "send" else link.received_gbps) == pytest.approx(caps.up.gbps, rel=0.25)
+    assert (link.sent_gbps if way == "send" else link.received_gbps) == pytest.approx(caps.up.gbps, rel=0.4)
     assert passed >= 1 << 18
 
 

@@ -224,7 +224,11 @@ def _deeper(
     of one beside it; no order where that cannot be."""
     slots, stages = len(shares), len(counts)
     place = rng.integers(0, stages + 1)
-    giver = max(0, min(stages - 1, place - rng.integers(0, 2)))
+    giver = place - rng.integers(0, 2)  # the stage behind that place, or before it
+    if giver < 0:
+        giver += 1
+    if giver == stages:
+        giver -= 1
     if slots == len(order) or layers[giver] == 1:
         return order[:0], counts, shares, layers, ahead
     taken = 1 + (rng.integers(0, layers[giver] - 1) if rng.random() < 0.5 else 0)

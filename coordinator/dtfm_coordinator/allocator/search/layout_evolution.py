@@ -1,10 +1,10 @@
 """The evolutionary search over whole layouts: depth, peers of each stage, who stands where, shares, layers, idle peers.
 
 A population keeps the best layout of each row of peer counts. A new one comes from one parent, annealed from where it
-is; from two, stage by stage; or from splitting, merging, adding or leaving out stages. Each is annealed (`annealing`)
-and kept if it is the best of its counts. In the end the best is changed as long as any single change (`settling`) makes
-it better. Every number is the fast form's (`fast_simulator`), plus what moving there costs (`moving_cost`). Where time
-alone is limited, threads anneal side by side, out of one population.
+is; from two, stage by stage; or from splitting, merging, adding or leaving out stages. Each is annealed (`annealing`),
+which may add stages and leave some out, too, and kept if it is the best of its counts. In the end the best is changed
+as long as any single change (`settling`) makes it better. Every number is the fast form's (`fast_simulator`), plus what
+moving there costs (`moving_cost`). Where time alone is limited, threads anneal side by side, out of one population.
 
 Of many peers the best plan may use a few, and a budget does not last for trying them all. There chains are grown peer
 by peer before anything is annealed, and descents are short.
