@@ -79,3 +79,13 @@ def test_where_nothing_comes_there_is_no_rate() -> None:
         rate.came(look * LOOK, 0)
     assert rate.rate is None
     assert rate.mean == 0.0
+
+
+@pytest.mark.parametrize(("rate", "seconds", "is_long"), [(1e6, 0.1, False), (1e6, 0.3, True), (1e8, 0.1, True)])
+def test_a_first_burst_alone_is_not_long(rate: float, seconds: float, is_long: bool) -> None:
+    """Whoever decides for how long a flow lasts could have a cap's burst taken for what the line carries."""
+    steady = SteadyRate(0.01)
+    assert not steady.is_long
+    for look in range(int(seconds / LOOK) + 1):
+        steady.came(look * LOOK, int(rate * look * LOOK))
+    assert steady.is_long == is_long

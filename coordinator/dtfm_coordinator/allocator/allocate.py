@@ -371,7 +371,8 @@ def _changed_singly(
         return layout.cost(over).total + old.moving(layout) / old.horizon
 
     begun, uneven = (objective(chosen.layout), chosen.layout), work.planning.replicas == "auto"
-    deep = work.planning.stages == "auto" and not chosen.plan.boundaries  # a boundary's wire goes by its number
+    # Wires are listed by boundary: with another number of stages they would shift.
+    deep = work.planning.stages == "auto" and not chosen.plan.boundaries
     *_, (_, last) = (begun, *improvements(over, begun, objective, limits, any_counts=uneven, any_depth=deep))
     # Shares that the fast form prefers to those by speed need not be better.
     for layout in (last, last.by_speed(over)):

@@ -48,7 +48,7 @@ class BestChanges(NamedTuple):
     looked_at: int
     """Number of changes whose step was played."""
     is_all: bool
-    """Whether those are all that there are."""
+    """Whether those are all that there are; of plans whose boundaries have wires of their own, with as many stages."""
 
 
 class _Found(NamedTuple):
@@ -82,7 +82,7 @@ def best_changes(
     assert now is not None
     fast = now.cost(posed).total
     step = kinds_of(posed.schedule) * posed.micro_batches * len(now.counts)
-    # A boundary's wire goes by its number.
+    # Wires are listed by boundary: with another number of stages they would shift.
     free = work.planning.stages == "auto" and work.planning.replicas == "auto" and not plan.boundaries
     neighbours = Neighbours(now, len(peers), paced=posed.paced, any_depth=free)
     keeps_shape = has_shape(plan, work.planning) and work.planning.replicas != "auto"

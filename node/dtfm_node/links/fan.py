@@ -43,8 +43,8 @@ async def fan(
 
     Args:
         gbps: Gbit/s to and from each of them, by peer id, as measured alone. They may be the others' word.
-        counted: Gbit/s to and from peers, by peer id, as this end's kernel has counted them alone. What both name of a
-            link, this peer's line carries at least.
+        counted: Gbit/s to and from peers, by peer id, as this end's kernel has counted them alone. Of any one link the
+            lesser of both is what this peer's line carries at least.
 
     Raises:
         ConnectionError: one of them cannot be reached, or vanished.

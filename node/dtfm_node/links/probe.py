@@ -70,6 +70,8 @@ async def probe(
     Raises:
         ConnectionError: the peer cannot be reached, or vanished.
     """
+    if witness is not None:
+        witness.carried.pop(peer, None)  # it may have changed
     async with contextlib.AsyncExitStack() as stack:
         is_direct = plane.way(peer) in {None, "direct"}  # over relays, and through holes, each stream takes long
         stream, *flows = await opened(plane, (peer,) * (1 + FLOW_STREAMS if quick and is_direct else 1), stack)

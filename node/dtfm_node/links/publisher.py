@@ -37,7 +37,7 @@ class Publisher:
         witness: Witness,
         clock: MonotonicClock | None = None,
     ) -> None:
-        """Nothing is measured yet; `witness` tells what was seen of others' measurements."""
+        """Nothing is measured yet; `witness` tells what this end's kernel has counted of measurements."""
         self._clock = clock or MonotonicClock()
         self._plane, self._discovery, self._registry, self._profile = plane, discovery, registry, profile
         self._uplink, self._witness = uplink, witness
@@ -79,6 +79,7 @@ class Publisher:
     async def moved(self) -> None:
         """Publish the profile at once: this machine may have other addresses than a moment ago."""
         self._profile_due, self._profile_rest = 0.0, 0.0
+        self._witness.carried.clear()
         with contextlib.suppress(OSError, RuntimeError):
             await self._follow_addresses()
             if await self._registry.publish(self._discovery, self._profile):

@@ -87,6 +87,11 @@ class SteadyRate:
         (first, before), (last, total) = self._seen[0], self._seen[-1]
         return (total - before) / (last - first)
 
+    @property
+    def is_long(self) -> bool:
+        """Whether so much has come, or for so long, that it was no first burst alone."""
+        return bool(self._seen) and (self._seen[-1][1] >= ENOUGH_BYTES or self._is_enough(self._seen[0]))
+
     def _is_enough(self, start: tuple[float, int]) -> bool:
         """Whether what came since then is as much, and as long, as is looked at."""
         last, total = self._seen[-1]

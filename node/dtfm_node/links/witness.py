@@ -22,14 +22,15 @@ _T = TypeVar("_T")
 
 
 class Witness:
-    """Witness of one node. What it has seen of both flows of a measurement it tells by `when_seen` once that ends."""
+    """Witness of one node. What it has seen of both flows of another peer's measurement it tells by `when_seen` once
+    that ends."""
 
     def __init__(self) -> None:
         self.when_seen: Callable[[str, Link], object] = lambda peer, link: None
         """Function that is called with the peer that has measured, and the link to it as seen from here."""
         self.carried: dict[str, tuple[float, float]] = {}
-        """Gbit/s to and from peers, alone, by peer id, as this end's kernel has counted them last, whoever measured:
-        nobody's word."""
+        """Gbit/s to and from peers, alone, by peer id, as this end's kernel has counted them last, whoever measured: no
+        other program's word."""
         self._flows: dict[str, dict[str, SteadyRate]] = {}
         """Flows that were seen since the last end of a measurement, by peer, and as that one asked for them."""
 
@@ -72,5 +73,6 @@ class Witness:
             received_gbps=received * 8e-9,
             way=stream.way,
         )
-        self.carried[stream.peer] = link.sent_gbps, link.received_gbps
+        if all(flow.is_long for flow in flows.values()):  # the other end decides for how long they last
+            self.carried[stream.peer] = link.sent_gbps, link.received_gbps
         self.when_seen(stream.peer, link)

@@ -55,7 +55,7 @@ def anneal(
         counts, shares, layers, ahead: peers of each stage, micro-batches of each slot, layers of each stage, and
             micro-batches more in flight, as in `Layout`.
         uneven: whether the numbers of peers of the stages may change.
-        deep: whether there may be more or fewer stages, then too.
+        deep: whether, where those may, the number of stages may change as well.
         warm, cool: temperatures at the first and the last try, as fractions of the step.
 
     Returns:
@@ -72,7 +72,8 @@ def anneal(
         temperature = warm * (cool / warm) ** (attempt / tries)
         new_order, new_counts, new_shares, new_layers, new_ahead = order, counts, shares, layers, ahead
         stages = len(counts)
-        if uneven and deep and rng.random() < DEPTH_SHARE:
+        idle = len(order) - slots
+        if uneven and deep and stages + idle > 1 and rng.random() < DEPTH_SHARE:
             change = DEPTH
         elif problem.paced and stages > 1 and rng.random() < AHEAD_SHARE:
             change = AHEAD
@@ -93,7 +94,7 @@ def anneal(
             new_layers[giver] -= 1
             new_layers[taker] += 1
         elif change == DEPTH:
-            if stages == 1 or rng.random() < 0.5:
+            if idle and (stages == 1 or rng.random() < 0.5):
                 changed = _deeper(problem, order, counts, shares, layers, ahead, rng)
             else:
                 changed = _shallower(order, counts, shares, layers, ahead, rng)
@@ -221,7 +222,7 @@ def _deeper(
     problem: Problem, order: Ints, counts: Ints, shares: Ints, layers: Ints, ahead: Ints, rng: np.random.Generator
 ) -> tuple[Ints, Ints, Ints, Ints, Ints]:
     """Return order, counts, shares, layers and what is ahead with an idle peer as one more stage, of some of the layers
-    of one beside it; no order where that cannot be."""
+    of one beside it; no order where that stage has but one."""
     slots, stages = len(shares), len(counts)
     place = rng.integers(0, stages + 1)
     giver = place - rng.integers(0, 2)  # the stage behind that place, or before it
@@ -229,7 +230,7 @@ def _deeper(
         giver += 1
     if giver == stages:
         giver -= 1
-    if slots == len(order) or layers[giver] == 1:
+    if layers[giver] == 1:
         return order[:0], counts, shares, layers, ahead
     taken = 1 + (rng.integers(0, layers[giver] - 1) if rng.random() < 0.5 else 0)
     first, idle = counts[:place].sum(), rng.integers(slots, len(order))
@@ -256,7 +257,10 @@ def _shallower(
     new_layers[taker] += layers[stage]
     kept = np.concatenate((np.arange(stage), np.arange(stage + 1, stages)))
     new_shares = np.concatenate((shares[:first], shares[behind:]))
-    return new_order, counts[kept], new_shares, new_layers[kept], ahead[kept]
+    new_ahead = ahead[kept]
+    if stages == 2:
+        new_ahead[0] = 0  # a stage alone has nothing ahead
+    return new_order, counts[kept], new_shares, new_layers[kept], new_ahead
 
 
 @compiled_inside

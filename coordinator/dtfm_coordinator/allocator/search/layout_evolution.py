@@ -2,9 +2,10 @@
 
 A population keeps the best layout of each row of peer counts. A new one comes from one parent, annealed from where it
 is; from two, stage by stage; or from splitting, merging, adding or leaving out stages. Each is annealed (`annealing`),
-which may add stages and leave some out, too, and kept if it is the best of its counts. In the end the best is changed
-as long as any single change (`settling`) makes it better. Every number is the fast form's (`fast_simulator`), plus what
-moving there costs (`moving_cost`). Where time alone is limited, threads anneal side by side, out of one population.
+which may add stages and leave some out, too, where all is open, and kept if it is the best of its counts. In the end
+the best is changed as long as any single change (`settling`) makes it better. Every number is the fast form's
+(`fast_simulator`), plus what moving there costs (`moving_cost`). Where time alone is limited, threads anneal side by
+side, out of one population.
 
 Of many peers the best plan may use a few, and a budget does not last for trying them all. There chains are grown peer
 by peer before anything is annealed, and descents are short.
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 
 from dtfm_coordinator.allocator.foundations.search_budget import Budget
 from dtfm_coordinator.allocator.foundations.shapes import Shape
@@ -27,6 +29,7 @@ from dtfm_coordinator.allocator.search.grown_chains import grown
 from dtfm_coordinator.allocator.search.layout import Layout
 from dtfm_coordinator.allocator.search.layout_population import PARENTS, LayoutPopulation
 from dtfm_coordinator.allocator.search.layout_variation import crossed, lengthened, regrouped
+from dtfm_coordinator.allocator.search.neighbours import Neighbours
 from dtfm_coordinator.allocator.search.settling import improvements, is_to_settle
 from dtfm_coordinator.allocator.search.starts import Stages
 from dtfm_coordinator.allocator.simulator.compiled_schedule import kinds_of
@@ -48,6 +51,8 @@ LENGTHENED = 0.5
 """Share of changes of depth that add idle peers as a stage, or take a stage away, where nearly all of many are idle."""
 MANY = 16
 """Peers beyond which a budget does not last for trying them all."""
+DEEPER = 2
+"""Stages more that a layout may come to have until the clock is looked at again."""
 ACTIONS_A_CALL = 400_000
 """About how many actions and messages of reductions are played between two looks at the clock: some hundredths of a
 second, or a tenth."""
@@ -59,7 +64,7 @@ class Evolution:
     def __init__(
         self, problem: Problem, standing: LayersInForce, budget: Budget, seed: int, *, any_depth: bool, any_counts: bool
     ) -> None:
-        """`any_depth` lets children change the number of stages, `any_counts` the numbers of their peers."""
+        """`any_depth` lets the number of stages change, `any_counts` the numbers of their peers."""
         self._problem, self._standing, self._budget = problem, standing, budget
         self._any_depth, self._any_counts = any_depth, any_counts
         self._seed = seed
@@ -116,7 +121,7 @@ class Evolution:
         rng = np.random.default_rng([self._seed, number] if number else self._seed)
         while not self._budget.spent():
             best = self._population.ranked()[0][1]
-            if number == 0 and best != self._settled and is_to_settle(best, len(self._problem.forward), self._budget):
+            if number == 0 and best != self._settled and is_to_settle(self._changes(best), self._budget):
                 self._settle()
                 continue
             fresh = self._population.fresh()
@@ -124,6 +129,11 @@ class Evolution:
                 self._descend(fresh, WARM, rng)
             else:
                 self._descend(self._child(rng), WARM * float(rng.choice((0.2, 1.0, 2.0))), rng)
+
+    def _changes(self, layout: Layout) -> int:
+        """Return the number of single changes of a layout."""
+        peers, deep = len(self._problem.forward), self._any_counts and self._any_depth
+        return Neighbours(layout, peers, paced=self._problem.paced, any_depth=deep).count
 
     def _settle(self) -> None:
         """Change the best layout as long as any single change makes it better, and the budget lasts."""
@@ -197,24 +207,30 @@ class Evolution:
         ahead = layout.more
         standing = set(layout.peers)
         order = np.array([*layout.peers, *(p for p in range(len(problem.forward)) if p not in standing)])
-        buckets = min(MOST_BUCKETS, 1 + int(problem.gradient_before[-1] / len(counts) / problem.bucket_bytes))
-        work = kinds_of(problem.schedule) * problem.micro_batches * len(counts) + 2 * buckets * int((counts**2).sum())
-        tries = max(1, min(ACTIONS_A_CALL // work, self._tries))
-        parts = max(1, min(8, self._tries // tries))
+        # Where there are enough peers for each depth to be looked at soon, half of the descents keep to theirs.
+        deep = self._any_depth and (self._are_many or bool(rng.random() < 0.5))
+        parts = max(1, min(8, self._tries // self._tries_a_call(problem, counts)))
         cooling = (COOL / WARM) ** (1 / parts)
         for part in range(parts):
             if self._budget.spent():
                 break
             hot = warm * cooling**part
-            tries = self._budget.left(tries)
+            tries = self._budget.left(self._tries_a_call(problem, counts))
             objective, order, counts, shares, layers, ahead = anneal(
-                problem, self._standing, order, counts, shares, layers, ahead, self._any_counts, self._any_depth, hot,
+                problem, self._standing, order, counts, shares, layers, ahead, self._any_counts, deep, hot,
                 hot * cooling, tries, rng,
             )  # fmt: skip
             self._budget.spend(tries)
             layout = Layout.from_arrays(order[: len(shares)], counts, shares, layers, ahead)
             met(objective, layout)
         return layout
+
+    def _tries_a_call(self, problem: Problem, counts: npt.NDArray[np.int64]) -> int:
+        """Return how many changes are tried between two looks at the clock, of a layout with stages of so many peers,
+        or a little deeper."""
+        buckets = min(MOST_BUCKETS, 1 + int(problem.gradient_before[-1] / len(counts) / problem.bucket_bytes))
+        actions = kinds_of(problem.schedule) * problem.micro_batches * (len(counts) + DEEPER * self._any_depth)
+        return max(1, min(ACTIONS_A_CALL // (actions + 2 * buckets * int((counts**2).sum())), self._tries))
 
     def _child(self, rng: np.random.Generator) -> Layout:
         """A new layout out of those kept."""

@@ -16,6 +16,8 @@ from dtfm_coordinator.allocator.simulator.slot_routes import assign_shares
 Kind = Literal["exchange", "idle", "without", "moved", "layer", "in flight", "more stages", "fewer stages"]
 """Kind of a change: two peers exchanged; an idle one used; one left out; one moved to another stage; a layer moved;
 more or fewer micro-batches in flight; an idle peer as a stage of its own; a stage left out."""
+LAYERED: frozenset[Kind] = frozenset({"layer", "more stages", "fewer stages"})
+"""Kinds that say which layers stages have: those that do not fit in memory are none."""
 Stages = tuple[tuple[int, ...], ...]
 ALIKE = 1e-6
 """Share of a step below which a change changes nothing: two peers exchanged that are alike."""
@@ -65,17 +67,15 @@ class Neighbours:
         self._order = (*now.peers, *self._idle)
         self._places = [(stage, place) for stage, count in enumerate(now.counts) for place in range(count + 1)]
         slots = len(now.peers)
+        last = len(now.counts) - 1
         self.few: tuple[LayoutChange, ...] = (
             *self._layers(),
-            *(self._in_flight() if paced and len(now.counts) > 1 else ()),
+            *(self._in_flight() if paced and last else ()),
+            *(self._fewer_stages() if any_depth else ()),
         )
-        """Changes of layers and of numbers in flight: those of the lowest numbers."""
+        """Changes of layers, of numbers in flight and to fewer stages: those of the lowest numbers."""
         self._exchanges = slots * (slots - 1) // 2 + slots * len(self._idle)
         self._moves = len(self._order) * (len(self._places) + 1)
-        last = len(now.counts) - 1
-        beside = [(stage, other) for stage in range(last + 1) for other in (stage - 1, stage + 1) if 0 <= other <= last]
-        self._left_out = beside if any_depth else []
-        """Stages that may be left out, and those that then have their layers."""
         self._added = [
             (place, giver, taken)
             for place in (range(last + 2) if any_depth else ())
@@ -88,8 +88,7 @@ class Neighbours:
     @property
     def count(self) -> int:
         """Number of changes, or of numbers that turn out to be none."""
-        depths = len(self._left_out) + len(self._added) * len(self._idle)
-        return len(self.few) + self._exchanges + self._moves + depths
+        return len(self.few) + self._exchanges + self._moves + len(self._added) * len(self._idle)
 
     def change(self, number: int) -> LayoutChange | None:
         """Return the change of that number; None where it changes nothing, or leaves a stage without a peer."""
@@ -101,10 +100,7 @@ class Neighbours:
         number -= self._exchanges
         if number < self._moves:
             return self._move(number)
-        number -= self._moves
-        if number < len(self._left_out):
-            return self._without_stage(*self._left_out[number])
-        added, idle = divmod(number - len(self._left_out), len(self._idle))
+        added, idle = divmod(number - self._moves, len(self._idle))
         return self._with_stage(self._idle[idle], *self._added[added])
 
     def _layers(self) -> list[LayoutChange]:
@@ -126,6 +122,20 @@ class Neighbours:
                 words = f"{abs(more - kept)} {'more' if more > kept else 'fewer'} in flight at stage {stage + 1}"
                 ahead = (*now[:stage], more, *now[stage + 1 :])
                 found.append(LayoutChange("in flight", words, self._stages, self._now.layers, ahead))
+        return found
+
+    def _fewer_stages(self) -> list[LayoutChange]:
+        now, found = self._now, []
+        pairs = [(one, other) for one in range(len(now.counts)) for other in (one - 1, one + 1)]
+        for stage, taker in pairs:
+            if 0 <= taker < len(now.counts):
+                layers = list(now.layers)
+                layers[taker] += layers[stage]
+                del layers[stage]
+                words = f"without stage {stage + 1}, whose layers stage {taker + 1} has"
+                stages = self._stages[:stage] + self._stages[stage + 1 :]
+                ahead = now.ahead[:stage] + now.ahead[stage + 1 :] if len(stages) > 1 else ()
+                found.append(LayoutChange("fewer stages", words, stages, tuple(layers), ahead))
         return found
 
     def _exchange(self, number: int) -> LayoutChange:
@@ -161,15 +171,6 @@ class Neighbours:
             return self._moved("idle", f"{self._said(peer)} in stage {to + 1}, too", stages)
         return self._moved("moved", f"{self._said(peer)} in stage {to + 1} instead", stages)
 
-    def _without_stage(self, stage: int, taker: int) -> LayoutChange:
-        layers = list(self._now.layers)
-        layers[taker] += layers[stage]
-        words = f"without stage {stage + 1}, whose layers stage {taker + 1} has"
-        stages, ahead = (self._stages[:stage] + self._stages[stage + 1 :]), self._now.ahead
-        return LayoutChange(
-            "fewer stages", words, stages, (*layers[:stage], *layers[stage + 1 :]), ahead[:stage] + ahead[stage + 1 :]
-        )
-
     def _with_stage(self, peer: int, place: int, giver: int, taken: int) -> LayoutChange:
         layers, stages, ahead = list(self._now.layers), self._stages, self._now.ahead
         layers[giver] -= taken
@@ -198,7 +199,7 @@ def priced(problem: Problem, now: Layout, change: LayoutChange) -> Priced | None
     """Return what `change` makes of the layout `now`; None where it does not fit in memory.
 
     After peers have changed, their stages' shares of micro-batches stay with the places or follow the speeds, whatever
-    is better; layers are shared out anew where they no longer fit.
+    is better; layers are shared out anew where they no longer fit, unless they are what the change is about.
     """
     peers = np.array([peer for members in change.stages for peer in members], dtype=np.int64)
     counts = np.array(change.counts, dtype=np.int64)
@@ -223,7 +224,7 @@ def priced(problem: Problem, now: Layout, change: LayoutChange) -> Priced | None
         course = course_of(problem, peers, counts, shares, layers, ahead, NO_COURSE)
         if not course.fits:
             layers = layers_for(problem, peers, counts, shares, ahead, course)
-            if change.kind == "layer" or not layers.size:
+            if change.kind in LAYERED or not layers.size:
                 continue
             course = course_of(problem, peers, counts, shares, layers, ahead, course)
         seconds = float(play(problem, peers, counts, layers, course, EQUAL_PARTS)[3])

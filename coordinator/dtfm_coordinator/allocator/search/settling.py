@@ -14,14 +14,9 @@ MOST_SETTLING = 0.2
 """Share of the budget that is set aside at most."""
 
 
-def is_to_settle(layout: Layout, peers: int, budget: Budget) -> bool:
-    """Whether what is left of the budget is about what it takes to look at all single changes of a layout.
-
-    Args:
-        peers: number of all peers, idle ones included.
-    """
-    # A peer in place of each other one, in each stage, and as a stage of its own before and behind each.
-    changes, used = peers * (peers + 4 * len(layout.counts)), budget.used()
+def is_to_settle(changes: int, budget: Budget) -> bool:
+    """Whether what is left of the budget is about what it takes to look at so many single changes of a layout."""
+    used = budget.used()
     each = used * budget.cores / max(1, budget.spent_evaluations)  # one thread looks at them
     return 1 - used <= min(MOST_SETTLING, SWEEPS * changes * each)
 
@@ -41,7 +36,7 @@ def improvements(
     Args:
         best: objective and layout from which to begin.
         any_counts: whether stages may have other numbers of peers.
-        any_depth: whether there may be one more or fewer, then too.
+        any_depth: whether, where they may, the number of stages may change as well.
     """
     objective, layout = best
     peers, number, seen = len(problem.forward), 0, 0
