@@ -64,7 +64,6 @@ async def test_one_flow_each_way_tells_what_a_link_carries_by_the_kernels_counts
     assert seen.received_gbps == pytest.approx(link.sent_gbps, rel=0.25)
     assert seen.sent_gbps > 10 * seen.received_gbps
     assert mine.carried == {b.peer_id: (link.sent_gbps, link.received_gbps)}
-    assert witness.carried == {a.peer_id: (seen.sent_gbps, seen.received_gbps)}
 
 
 @pytest.mark.parametrize("way", ["send", "fetch"])

@@ -1,31 +1,33 @@
-"""A witness of flows by which others measure: how long it looks is its own decision."""
+"""Witness of one node: what it keeps of flows that the other end began and ended."""
 
-import asyncio
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from dtfm_node.links import witness as witnessing
-from dtfm_node.links.flows import LOOK_SECONDS
+from dtfm_node.links.steady_rate import SteadyRate
 from dtfm_node.links.witness import Witness
-from dtfm_protocol.transport.in_memory import MemoryStream
-from dtfm_protocol.wire.stream import BytesOnTheWay
-
-SENT = 0.5
+from dtfm_protocol.discovery.records import Link
 
 
-@pytest.mark.parametrize("kind", ["send", "fetch"])
-async def test_a_flow_that_does_not_end_is_watched_for_a_while_alone(
-    kind: str, monkeypatch: pytest.MonkeyPatch
+def flow(seconds: float) -> SteadyRate:
+    """What was seen of a flow of 1 MB/s that went on for so long."""
+    seen = SteadyRate(0.01)
+    for look in range(1, int(seconds / 0.005) + 1):
+        seen.came(look * 0.005, int(look * 5e3))
+    return seen
+
+
+@pytest.mark.parametrize(("received", "sent", "counts"), [(0.5, 0.5, True), (0.05, 0.5, False), (0.5, 0.05, False)])
+def test_what_lasted_for_a_moment_is_told_but_does_not_count_as_what_a_line_carries(
+    received: float, sent: float, counts: bool
 ) -> None:
-    """Else whoever sends a byte now and then has this node take notes for ever."""
-    monkeypatch.setattr(witnessing, "LONGEST_SECONDS", 0.1)
-    stream, looks = MemoryStream.pair("me", "other")[0], 0
-
-    def progress() -> BytesOnTheWay:
-        nonlocal looks
-        looks += 1
-        return BytesOnTheWay(acknowledged=looks, busy=0.0, round_trip=0.3, delivered=looks, received=looks)
-
-    monkeypatch.setattr(stream, "progress", progress)
-    assert await Witness().watching(stream, kind, asyncio.sleep(SENT, "moved")) == "moved"  # type: ignore[arg-type]
-    assert looks < 0.5 * SENT / LOOK_SECONDS
+    witness, told = Witness(), dict[str, Link]()
+    witness.when_seen = told.__setitem__
+    witness._flows["liar"] = {"send": flow(received), "fetch": flow(sent)}
+    stream: Any = SimpleNamespace(
+        peer="liar", way="direct", progress=lambda: SimpleNamespace(round_trip=0.01, delivered=1, received=1)
+    )
+    witness.ended(stream)
+    assert told["liar"].received_gbps == pytest.approx(0.008, rel=0.1)
+    assert witness.carried == ({"liar": (told["liar"].sent_gbps, told["liar"].received_gbps)} if counts else {})
