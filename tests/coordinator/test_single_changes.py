@@ -93,7 +93,7 @@ def test_a_stage_whose_replicas_change_has_trees_laid_anew() -> None:
     """Without one of a slow pair the other pair is as slow as before."""
     placed, job, total = along_trees(plan("ax", "bx", "cx", "dx"))
     told = single_changes(placed, TWO_SLOW, job, total)
-    (without,) = (one for one in told.best if one.words.startswith("without"))
+    (without,) = (one for one in told.best if one.words.startswith("without") and "whose layers" not in one.words)
     left = [plan("ax", "bx", "cx", "ax"), plan("ax", "bx", "bx", "dx"), plan("ax", "cx", "cx", "dx")]
     assert without.seconds < 0.98 * min(by_links(TWO_SLOW, job, one)[1].total for one in left)
 
@@ -139,7 +139,7 @@ def test_carried_trees_lead_over_the_same_peers_in_any_order(seed: int) -> None:
 def test_of_a_good_plan_each_kind_is_told_with_what_it_costs() -> None:
     view = swarm("abcde", gbps=0.05, links={"ab": 10.0, "cd": 10.0}, slow={"e": 50.0})
     told, total = of(plan("ab", "cd", "ab", "cd"), view)
-    assert 2 <= len(told.best) <= 5
+    assert 2 <= len(told.best) <= 7
     assert [one.seconds for one in told.best] == sorted(one.seconds for one in told.best)
     assert all(one.seconds > total for one in told.best)
     assert any(one.words.startswith("a layer from stage") for one in told.best)

@@ -371,16 +371,15 @@ def _changed_singly(
         return layout.cost(over).total + old.moving(layout) / old.horizon
 
     begun, uneven = (objective(chosen.layout), chosen.layout), work.planning.replicas == "auto"
-    # Wires are listed by boundary: with another number of stages they would shift.
-    deep = work.planning.stages == "auto" and not chosen.plan.boundaries
-    *_, (_, last) = (begun, *improvements(over, begun, objective, limits, any_counts=uneven, any_depth=deep))
+    # The search has looked at other depths; boundaries have their wires by number, which would shift here.
+    *_, (_, last) = (begun, *improvements(over, begun, objective, limits, any_counts=uneven, any_depth=False))
     # Shares that the fast form prefers to those by speed need not be better.
     for layout in (last, last.by_speed(over)):
         if layout is not None and layout != chosen.layout and is_soon_predicted(work, chosen.plan):
             other = _made(view, work, peers, chosen.posed, layout, chosen.plan.boundaries)
             chosen = min(chosen, other, key=lambda one: _whole(one, old))
     while is_soon_predicted(work, chosen.plan) and not limits.spent():
-        found = best_changes(tightened(chosen.plan), view, work, peers, spent).best
+        found = best_changes(tightened(chosen.plan), view, work, peers, spent, any_depth=False).best
         made = [_made(view, work, peers, chosen.posed, one.layout, one.wires) for one in found]
         best = min(made, key=lambda one: _whole(one, old), default=chosen)
         if not _whole(best, old) < (1 - LEAST) * _whole(chosen, old):

@@ -63,6 +63,8 @@ def best_changes(
     work: Workload,
     peers: tuple[str, ...],
     spent: Callable[[], bool] = lambda: False,
+    *,
+    any_depth: bool = True,
 ) -> BestChanges:
     """Return the best single change of each kind, of all of them or of as many as are soon looked at.
 
@@ -75,6 +77,8 @@ def best_changes(
     Args:
         peers: those that may take part, in the view's order.
         spent: asked before each change is looked at: whether to do with those looked at so far.
+        any_depth: whether to look at more and fewer stages, too, where the owner leaves that open and boundaries have
+            no wires of their own: these go by number.
     """
     fine = pose(view, work, peers, plan.schedule, paced=plan.pacing is not None)
     posed = over_wires(work, fine, plan.boundaries)
@@ -82,8 +86,7 @@ def best_changes(
     assert now is not None
     fast = now.cost(posed).total
     step = kinds_of(posed.schedule) * posed.micro_batches * len(now.counts)
-    # Wires are listed by boundary: with another number of stages they would shift.
-    free = work.planning.stages == "auto" and work.planning.replicas == "auto" and not plan.boundaries
+    free = any_depth and work.planning.stages == "auto" and work.planning.replicas == "auto" and not plan.boundaries
     neighbours = Neighbours(now, len(peers), paced=posed.paced, any_depth=free)
     keeps_shape = has_shape(plan, work.planning) and work.planning.replicas != "auto"
     best: dict[Kind, list[_Found]] = {}
