@@ -143,7 +143,7 @@ def test_each_coarse_boundary_is_worth_it_by_the_exact_simulator(seed: int) -> N
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_who_may_have_coarse_boundaries_never_has_a_longer_step_than_who_may_not(
+def test_a_search_that_may_have_coarse_boundaries_chooses_no_longer_step_than_one_that_may_not(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However short the search: the one by the job's wire alone is all there. Single changes of what it has chosen may
