@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dtfm_coordinator.allocator import allocate as allocating
+from dtfm_coordinator.allocator import final_choice
 from dtfm_coordinator.allocator import workload as workloads
 from dtfm_coordinator.allocator.allocate import allocate
 from dtfm_coordinator.allocator.coarse_boundaries import (
@@ -115,7 +115,7 @@ def test_slow_boundaries_are_coarse_together_where_none_of_them_alone_helps() ->
 def test_the_exact_simulator_has_the_last_word_on_each_boundary(
     monkeypatch: pytest.MonkeyPatch, tried: tuple[tuple[Wire, ...], ...]
 ) -> None:
-    monkeypatch.setattr(allocating, "wires_to_try", lambda work, problem, layout: tried)
+    monkeypatch.setattr(final_choice, "wires_to_try", lambda work, problem, layout: tried)
     view = chain(FAST, SLOW, FAST)
     assert coarse_pairs(planned(view, work_of(view))) == {frozenset(("p1", "p2"))}
 
@@ -148,7 +148,7 @@ def test_a_search_that_may_have_coarse_boundaries_chooses_no_longer_step_than_on
 ) -> None:
     """However short the search: the one by the job's wire alone is all there. Single changes of what it has chosen may
     lead from a better layout to a worse one."""
-    monkeypatch.setattr(allocating, "_changed_singly", lambda view, work, peers, chosen, old, limits: chosen)
+    monkeypatch.setattr(final_choice.FinalChoice, "changed_singly", lambda self, chosen, limits: chosen)
     view = drawn_view(7, seed, gbps=0.02)
     alone, either = (
         allocate(view, work_of(view, stages="auto", replicas="auto", slow_wire=slow), seed, evaluations=150)
@@ -156,7 +156,7 @@ def test_a_search_that_may_have_coarse_boundaries_chooses_no_longer_step_than_on
     )
     assert alone.cost is not None
     assert either.cost is not None
-    assert either.cost.total <= alone.cost.total * (1 + allocating.ALIKE)
+    assert either.cost.total <= alone.cost.total * (1 + final_choice.ALIKE)
 
 
 def test_orders_are_made_for_the_messages_of_each_boundary() -> None:

@@ -11,6 +11,7 @@
 - `best_changes`: best single changes of a plan, of each kind: what `explain` tells, and what a search makes at its end
 - `coarse_boundaries`: boundaries between stages that micro-batches cross in a coarser wire, because the links there are
   slow
+- `final_choice`: final choice among the layouts that searches have found: as plans, judged by the exact simulator
 - `job_demand`: what a job asks of its peers: its model's sizes, for the allocator
 - `paced_plan`: plan with a pace: what its actions and messages take by a view, and how much its peers keep in flight
 - `plan_in_force`: the plan in force, as a new one sees it: who holds what, and what going over to another layout takes

@@ -1,67 +1,50 @@
 """Allocator of `serve`, `plan`, `explain` and `compare`: from a view to the plan with the shortest simulated step.
 
 The search (`layout_evolution`) judges layouts by the fast form of the simulated step; the exact simulator has the last
-word on the best few. Where the job leaves the schedule open, the other schedules' searches begin with what the first
-has found. Where a plan is in force, what it would take to move from it counts too (`moving_cost`), and it stays in
-force unless another pays that back within the job's horizon.
+word on the best few (`final_choice`). Where the job leaves the schedule open, the other schedules' searches begin with
+what the first has found. Where a plan is in force, what it would take to move from it counts too (`moving_cost`), and
+it stays in force unless another pays that back within the job's horizon.
 """
 
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from dtfm_coordinator.allocator.all_reduces.chosen_trees import with_trees
-from dtfm_coordinator.allocator.all_reduces.sized_parts import by_links, may_be_sized, shortest, sizings, slot_parts
 from dtfm_coordinator.allocator.all_reduces.tree_search import compile_search
-from dtfm_coordinator.allocator.best_changes import best_changes
-from dtfm_coordinator.allocator.coarse_boundaries import (
-    Wires,
-    coarse_wires,
-    coarse_words,
-    over_wires,
-    settled,
-    weighed,
-    wires_to_try,
-    with_wires,
-)
+from dtfm_coordinator.allocator.coarse_boundaries import coarse_wires, coarse_words, over_wires
+from dtfm_coordinator.allocator.final_choice import FINALISTS, FinalChoice, Finalist
 from dtfm_coordinator.allocator.foundations.compiled import compiling
 from dtfm_coordinator.allocator.foundations.search_budget import CUT_SHORT, DEFAULT_SEARCH_SECONDS, Budget
 from dtfm_coordinator.allocator.foundations.shapes import Shape, feasible_shapes, shape_words
 from dtfm_coordinator.allocator.foundations.side_by_side import all_cores
-from dtfm_coordinator.allocator.paced_plan import most_kept, paced, tightened
+from dtfm_coordinator.allocator.paced_plan import most_kept, tightened
 from dtfm_coordinator.allocator.plan_in_force import InForce
 from dtfm_coordinator.allocator.problem.model_demand import ModelDemand
 from dtfm_coordinator.allocator.problem.moving_cost import moving_seconds, standing
-from dtfm_coordinator.allocator.problem.problem_arrays import SCHEDULES, Problem
+from dtfm_coordinator.allocator.problem.problem_arrays import Problem
 from dtfm_coordinator.allocator.search.layout import Layout
 from dtfm_coordinator.allocator.search.layout_evolution import Evolution
 from dtfm_coordinator.allocator.search.promising_shapes import ranked
-from dtfm_coordinator.allocator.search.settling import improvements
 from dtfm_coordinator.allocator.search.starts import at_random, every, in_order, near_by_message, placements, starts
 from dtfm_coordinator.allocator.simulator.predicted_seconds import PredictedSeconds
 from dtfm_coordinator.allocator.why_no_plan import why_no_plan
-from dtfm_coordinator.allocator.workload import Workload, as_cost, is_soon_predicted, pose, predict
+from dtfm_coordinator.allocator.workload import Workload, as_cost, is_soon_predicted, pose
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.job_file import Planning
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.plan.schedule import orders
 from dtfm_protocol.view.view import LayerSeconds, NodeView, View
 
-FINALISTS = 3
-"""Number of layouts of a schedule that the exact simulator chooses among, and as many of other depths."""
 ENDS = (0.6, 0.8, 1.0)
 """Shares of the budget at which the searches under each of `SCHEDULES` end, where all are open."""
 COARSE = 2 / 3
 """Of the budget: so much more is searched where boundaries may be coarse. The searches by the job's wire over all of
 them keep the whole of it, so that what they find without is found in any case."""
-LEAST = 1e-6
-"""Of a step: so much shorter a single change must make it."""
 CHANGED = 0.15
 """Of the budget: so much longer, at most, what the searches have found is changed singly."""
-ALIKE = 1e-3
-"""Of a step: so much better another schedule must be than one of those before it."""
 ANEW = 0.25
 """Part of a search's time that one takes which begins with what another has found on about the same view."""
 LONGEST_SEARCH_SECONDS = 10.0
@@ -134,13 +117,14 @@ def allocate(
         limits.until = end
         searches.append(_searched(work, problem, shapes, old, seeds, limits, seed, algorithm, searches))
     by_problem = [searches[number :: len(problems)] for number in range(len(problems))]
-    finalists = _finalists(view, work, peers, list(zip(problems, by_problem, strict=True)), old)
+    choice = FinalChoice(view, work, peers, old)
+    finalists = choice.finalists(list(zip(problems, by_problem, strict=True)))
     if not finalists:
         raise UserError(why_no_plan(work, problems[0], shapes, any(search.fitted for search in searches)))
     limits.until += CHANGED
-    chosen = _settled(view, work, peers, _chosen(finalists, old))
+    chosen = choice.best(finalists)
     if algorithm == "evolutionary":
-        chosen = _changed_singly(view, work, peers, chosen, old, limits)
+        chosen = choice.changed_singly(chosen, limits)
     chosen = replace(chosen, plan=tightened(chosen.plan))
     if work.planning.parts == "auto" and is_soon_predicted(work, chosen.plan):
         plan, cost = with_trees(view, work, chosen.plan, chosen.cost)
@@ -263,167 +247,8 @@ def _searched(
     return search
 
 
-@dataclass(frozen=True)
-class _Finalist:
-    layout: Layout
-    posed: Problem
-    """Problem that the search had, with the job's wire over all boundaries."""
-    plan: Plan
-    cost: PredictedSeconds
-
-    @property
-    def weighed(self) -> float:
-        """Seconds by which finalists are compared."""
-        return weighed(self.plan, self.cost.total)
-
-
-def _finalists(
-    view: View, work: Workload, peers: tuple[str, ...], searched: list[tuple[Problem, list[Evolution]]], old: InForce
-) -> list[_Finalist]:
-    """Return the best layouts of the searches under each schedule, simulated exactly where that does not take too long.
-
-    Where they have a pace, they come without one first.
-
-    Args:
-        searched: each schedule's problem, with the job's wire over all boundaries, and its searches.
-    """
-    tries = list[tuple[Layout, Problem]]()
-    for posed, searches in searched:
-        best = list(dict.fromkeys(layout for search in searches for layout in search.finalists(FINALISTS)))
-        if posed.paced:
-            plain = posed._replace(paced=False)
-            bare = dict.fromkeys(replace(layout, ahead=()) for layout in best)
-            tries += [(layout, plain) for layout in bare if layout.fits(plain)]
-        tries += [(layout, posed) for layout in best]
-    made, least = dict[int, _Finalist](), np.inf
-    for number in sorted(range(len(tries)), key=lambda one: tries[one][0].cost(tries[one][1]).total):
-        layout, problem = tries[number]
-        moving = old.moving(layout) / old.horizon
-        made[number] = _over_best_wires(view, work, peers, problem, layout, least - moving)
-        least = min(least, _whole(made[number], old))
-    return [made[number] for number in range(len(tries)) if np.isfinite(made[number].cost.total)]
-
-
-def _over_best_wires(
-    view: View, work: Workload, peers: tuple[str, ...], problem: Problem, layout: Layout, least: float
-) -> _Finalist:
-    """Return a layout as a plan, with boundaries in a coarser wire where the job wants that and each is worth it."""
-    tries = ((), *wires_to_try(work, problem, layout))
-    made = (_made(view, work, peers, problem, layout, wires, least) for wires in tries)
-    return min(made, key=lambda one: one.weighed)
-
-
-def _made(
-    view: View,
-    work: Workload,
-    peers: tuple[str, ...],
-    problem: Problem,
-    layout: Layout,
-    wires: Wires,
-    least: float = np.inf,
-) -> _Finalist:
-    """Return a layout as a plan whose boundaries have these wires; if memory does not hold it, its step never ends.
-
-    Args:
-        least: seconds of a step that another plan takes: this one's parts are not sized where they cannot make it as
-            short.
-    """
-    over = over_wires(work, problem, wires)
-    plan = layout.plan(peers, SCHEDULES[problem.schedule], work.planning.wire, layout.recomputed(over))
-    plan = with_wires(plan, wires)
-    if problem.paced:
-        plan = paced(view, work, plan, layout.in_flight(over, peers))
-    plan, cost = _priced(view, work, plan, layout, over, peers, least)
-    if not layout.fits(over):
-        cost = PredictedSeconds(cost.compute, np.inf, np.inf, 0.0)
-    return _Finalist(layout, problem, plan, cost)
-
-
-def _settled(view: View, work: Workload, peers: tuple[str, ...], chosen: _Finalist) -> _Finalist:
-    """Return the chosen finalist with each boundary in that wire with which the exact simulator finds it better, where
-    all can soon be tried."""
-    plan, either = chosen.plan, (work.planning.wire, work.planning.coarse_wire)
-    if either[0] == either[1] or not is_soon_predicted(work, plan, len(plan.wires)):
-        return chosen
-    made = {plan.wires: chosen}
-
-    def seconds(wires: Wires) -> float:
-        if wires not in made:
-            made[wires] = _made(view, work, peers, chosen.posed, chosen.layout, wires)
-        return made[wires].weighed
-
-    return made[settled(plan.wires, either, seconds)]
-
-
-def _changed_singly(
-    view: View, work: Workload, peers: tuple[str, ...], chosen: _Finalist, old: InForce, limits: Budget
-) -> _Finalist:
-    """Return the chosen finalist after single changes for the better, as long as the budget lasts: those that the fast
-    form finds, then again and again the best of those that `explain` looks at, by the exact simulator's word."""
-
-    def spent() -> bool:
-        limits.spend(1)
-        return limits.spent()
-
-    over = over_wires(work, chosen.posed, chosen.plan.boundaries)
-
-    def objective(layout: Layout) -> float:
-        return layout.cost(over).total + old.moving(layout) / old.horizon
-
-    begun, uneven = (objective(chosen.layout), chosen.layout), work.planning.replicas == "auto"
-    # The search has looked at other depths; boundaries have their wires by number, which would shift here.
-    *_, (_, last) = (begun, *improvements(over, begun, objective, limits, any_counts=uneven, any_depth=False))
-    # Shares that the fast form prefers to those by speed need not be better.
-    for layout in (last, last.by_speed(over)):
-        if layout is not None and layout != chosen.layout and is_soon_predicted(work, chosen.plan):
-            other = _made(view, work, peers, chosen.posed, layout, chosen.plan.boundaries)
-            chosen = min(chosen, other, key=lambda one: _whole(one, old))
-    while is_soon_predicted(work, chosen.plan) and not limits.spent():
-        found = best_changes(tightened(chosen.plan), view, work, peers, spent, any_depth=False).best
-        made = [_made(view, work, peers, chosen.posed, one.layout, one.wires) for one in found]
-        best = min(made, key=lambda one: _whole(one, old), default=chosen)
-        if not _whole(best, old) < (1 - LEAST) * _whole(chosen, old):
-            break
-        chosen = best
-    return chosen
-
-
-def _priced(
-    view: View, work: Workload, plan: Plan, layout: Layout, problem: Problem, peers: tuple[str, ...], least: float
-) -> tuple[Plan, PredictedSeconds]:
-    """Return a layout's plan, with parts of its all-reduces that are sized to links where the job wants that and it
-    saves time, and what its step takes."""
-    sizes = work.planning.parts == "auto" and max(layout.counts) > 1
-    if is_soon_predicted(work, plan):
-        return by_links(view, work, plan, least) if sizes else (plan, predict(view, work, plan).cost)
-    names, cost = [peers[peer] for peer in layout.peers], layout.cost(problem)
-    others = sizings(view, work, plan, {}) if sizes and may_be_sized(cost, least) else ()
-    priced = [(other, layout.cost(problem, slot_parts(other, names))) for other in others]
-    return shortest(plan, cost, priced)
-
-
-def _chosen(finalists: list[_Finalist], old: InForce) -> _Finalist:
-    """Return the finalist with the shortest step, what moving there takes and coarse wires included; `finalists` are in
-    order of schedule, those without a pace first."""
-    seconds = [_whole(one, old) for one in finalists]
-    near = [number for number, one in enumerate(seconds) if one <= (1 + ALIKE) * min(seconds)]
-    kind = _kind(finalists[near[0]])
-    alike = [number for number in near if _kind(finalists[number]) == kind]
-    return finalists[min(alike, key=lambda number: seconds[number])]
-
-
-def _whole(one: _Finalist, old: InForce) -> float:
-    """Return the seconds by which finalists are compared, and what moving there takes spread over the horizon."""
-    return one.weighed + old.moving(one.layout) / old.horizon
-
-
-def _kind(one: _Finalist) -> tuple[str, bool]:
-    """Return a finalist's schedule, and whether its orders have a pace."""
-    return one.plan.schedule, one.plan.pacing is not None
-
-
 def _or_stay(
-    work: Workload, old: InForce, chosen: _Finalist, standstill: float, why: str
+    work: Workload, old: InForce, chosen: Finalist, standstill: float, why: str
 ) -> tuple[Plan, PredictedSeconds, str]:
     """The chosen plan, or the one in force where moving does not pay back within the horizon; its cost, and why."""
     if old.plan is None:
@@ -448,7 +273,7 @@ def _descending(searches: list[Evolution]) -> list[tuple[float, float]]:
     return history
 
 
-def _reason(work: Workload, best: _Finalist, finalists: list[_Finalist]) -> str:
+def _reason(work: Workload, best: Finalist, finalists: list[Finalist]) -> str:
     """Return in one line why this plan was chosen."""
     stages, each = shape_words(best.layout.counts)
     line = f"{stages} {'stage' if stages == 1 else 'stages'} x {each} {'peer' if each == '1' else 'peers'}"
@@ -468,7 +293,7 @@ def _reason(work: Workload, best: _Finalist, finalists: list[_Finalist]) -> str:
     return line
 
 
-def _kept_because(work: Workload, old: InForce, best: _Finalist, move: float) -> str:
+def _kept_because(work: Workload, old: InForce, best: Finalist, move: float) -> str:
     """Return in one line why the plan in force stays."""
     line = f"the plan in force stays: {old.seconds:.3g} s a step"
     saved = old.seconds - best.cost.total
@@ -480,7 +305,7 @@ def _kept_because(work: Workload, old: InForce, best: _Finalist, move: float) ->
     )
 
 
-def _words(work: Workload, one: _Finalist) -> str:
+def _words(work: Workload, one: Finalist) -> str:
     """Return a layout's shape, and its schedule and pace where the job leaves those open and they make a difference."""
     shape = " x ".join(map(str, shape_words(one.layout.counts)))
     if len(one.layout.counts) == 1:
