@@ -42,7 +42,7 @@ ENDS = (0.6, 0.8, 1.0)
 """Shares of the budget at which the searches under each of `SCHEDULES` end, where all are open."""
 COARSE = 2 / 3
 """Of the budget: so much more is searched where boundaries may be coarse. The searches by the job's wire over all of
-them keep the whole of it, so that what they find without is found in any case."""
+them keep the whole of it, so that the plan that they lead to is found in any case."""
 CHANGED = 0.15
 """Of the budget: so much longer, at most, what the searches have found is changed singly."""
 ANEW = 0.25
@@ -112,20 +112,25 @@ def allocate(
     old = InForce.of(view, work, problems[0], peers, in_force)
     begun_with = None if begun is None else Layout.of_plan(begun, peers)
     seeds = [layout for layout in (old.layout, begun_with) if layout is not None]
-    searches: list[Evolution] = []
-    for problem, end in _turns(work, problems, algorithm):
-        limits.until = end
-        searches.append(_searched(work, problem, shapes, old, seeds, limits, seed, algorithm, searches))
-    by_problem = [searches[number :: len(problems)] for number in range(len(problems))]
-    choice = FinalChoice(view, work, peers, old)
-    finalists = choice.finalists(list(zip(problems, by_problem, strict=True)))
+    searches, finalists = list[Evolution](), list[Finalist]()
+    for its_work, turns in _rounds(work, problems, algorithm):
+        before = limits.share_used()
+        for problem, end in turns:
+            limits.until = before + end
+            searches.append(_searched(work, problem, shapes, old, seeds, limits, seed, algorithm, searches))
+        by_problem = [searches[number :: len(problems)] for number in range(len(problems))]
+        choice = FinalChoice(view, its_work, peers, old)
+        finalists = choice.finalists(list(zip(problems, by_problem, strict=True))) + finalists[:1]
+        if not finalists:
+            continue
+        best = choice.best(finalists)
+        if algorithm == "evolutionary":
+            limits.until += CHANGED
+            best = choice.changed_singly(best, limits)
+        finalists.insert(0, best)
     if not finalists:
         raise UserError(why_no_plan(work, problems[0], shapes, any(search.fitted for search in searches)))
-    limits.until += CHANGED
-    chosen = choice.best(finalists)
-    if algorithm == "evolutionary":
-        chosen = choice.changed_singly(chosen, limits)
-    chosen = replace(chosen, plan=tightened(chosen.plan))
+    chosen = replace(finalists[0], plan=tightened(finalists[0].plan))
     if work.planning.parts == "auto" and is_soon_predicted(work, chosen.plan):
         plan, cost = with_trees(view, work, chosen.plan, chosen.cost)
         chosen = replace(chosen, plan=plan, cost=cost)
@@ -194,17 +199,24 @@ def _compile() -> None:
     moving_seconds(posed, free, one - 1, one, one)
 
 
-def _turns(work: Workload, problems: list[Problem], algorithm: str) -> list[tuple[Problem, float]]:
-    """Return what is searched, in order, and the share of the budget at which that ends: each schedule's problem; then,
-    where boundaries may be coarse, and beyond the budget, each once more with all of them coarse, under which other
-    layouts are better."""
+def _rounds(
+    work: Workload, problems: list[Problem], algorithm: str
+) -> list[tuple[Workload, list[tuple[Problem, float]]]]:
+    """Return what is searched, in order, round by round: for what job plans are chosen at its end, and each schedule's
+    problem with the share of the budget, counted from the round's beginning, at which its search ends.
+
+    Where boundaries may be coarse the first round goes without: what it finds is what it would find if they might not.
+    The second one, beyond the budget, goes by all of them coarse, under which other layouts are better.
+    """
     fine, coarse = work.planning.wire, work.planning.coarse_wire
     ends = ENDS if len(problems) > 1 else (1.0,)
-    turns = list(zip(problems, ends, strict=True))
+    first = list(zip(problems, ends, strict=True))
     if coarse == fine or algorithm != "evolutionary":
-        return turns
+        return [(work, first)]
+    without = replace(work, planning=work.planning.model_copy(update={"slow_wire": "none"}))
     every = (coarse,) * work.demand.layers
-    return turns + [(over_wires(work, problem, every), 1.0 + COARSE * end) for problem, end in turns]
+    second = [(over_wires(work, problem, every), COARSE * end) for problem, end in first]
+    return [(without, first), (work, second)]
 
 
 def _searched(

@@ -50,14 +50,19 @@ class Budget:
         with self._lock:
             self.spent_evaluations += max(1, placements)
 
+    def share_used(self) -> float:
+        """Return the share of the nearer limit, of all of it, that is used up; more than 1: the search is one besides
+        those that the limits are for."""
+        parts = [0.0]
+        if self.evaluations is not None:
+            parts.append(self.spent_evaluations / self.evaluations)
+        if self.seconds is not None:
+            parts.append(self.elapsed() / self.seconds if self.seconds > 0 else 1.0)
+        return max(parts)
+
     def used(self) -> float:
         """Return the share of the nearer limit, for now, that is used up."""
-        parts = [1.0 if self.stop() else 0.0]
-        if self.evaluations is not None:
-            parts.append(self.spent_evaluations / (self.until * self.evaluations))
-        if self.seconds is not None:
-            parts.append(self.elapsed() / (self.until * self.seconds) if self.seconds > 0 else 1.0)
-        return max(parts)
+        return max(1.0 if self.stop() else 0.0, self.share_used() / self.until)
 
     def left(self, most: int) -> int:
         """Return the number of placements that may still be looked at for now, `most` at most."""
