@@ -1,11 +1,11 @@
 """Local search over layouts: simulated annealing on the fast form of the simulated step, as machine code.
 
 A try changes one thing: two peers exchange places (idle ones included, and two of one stage, which re-pairs them); a
-peer moves to another stage, joins, or goes home; an idle peer becomes a stage, with layers of one beside it, or a
-stage's peers go home, and one beside it has its layers; a layer moves from one stage to another; a micro-batch moves
+peer moves to another stage, joins, or goes home; idle peers become a stage, with layers of one beside it, or a stage's
+peers go home, and one beside it has its layers; a layer moves from one stage to another; a micro-batch moves
 from one peer of a stage to another; a stage's peers have more or fewer micro-batches in flight. After peers have
 changed, the stages' shares follow their speeds again, and the layers are shared out anew where the old ones no longer
-fit.
+fit, and of few peers half of the time where stages have come or gone.
 (Kirkpatrick, Gelatt and Vecchi, 1983.)
 """
 
@@ -30,6 +30,9 @@ AHEAD_SHARE = 0.08
 """Share of tries that change how much is in flight, where that is open."""
 DEPTH_SHARE = 0.1
 """Share of tries that change the number of stages, where that is open."""
+REFILLED, TOGETHER = 0.5, 0.5
+"""Where new stages may be of several peers: share of these changes after which the layers are shared out anew, and of
+new stages that are of any number of peers."""
 
 
 @compiled
@@ -42,7 +45,7 @@ def anneal(
     layers: Ints,
     ahead: Ints,
     uneven: bool,
-    deep: bool,
+    largest: int,
     warm: float,
     cool: float,
     tries: int,
@@ -55,7 +58,7 @@ def anneal(
         counts, shares, layers, ahead: peers of each stage, micro-batches of each slot, layers of each stage, and
             micro-batches more in flight, as in `Layout`.
         uneven: whether the numbers of peers of the stages may change.
-        deep: whether, where those may, the number of stages may change as well.
+        largest: where those may, how many idle peers may become one more stage at most; 0: the number of stages stays.
         warm, cool: temperatures at the first and the last try, as fractions of the step.
 
     Returns:
@@ -73,7 +76,7 @@ def anneal(
         new_order, new_counts, new_shares, new_layers, new_ahead = order, counts, shares, layers, ahead
         stages = len(counts)
         idle = len(order) - slots
-        if uneven and deep and stages + idle > 1 and rng.random() < DEPTH_SHARE:
+        if uneven and largest > 0 and stages + idle > 1 and rng.random() < DEPTH_SHARE:
             change = DEPTH
         elif problem.paced and stages > 1 and rng.random() < AHEAD_SHARE:
             change = AHEAD
@@ -95,7 +98,7 @@ def anneal(
             new_layers[taker] += 1
         elif change == DEPTH:
             if idle and (stages == 1 or rng.random() < 0.5):
-                changed = _deeper(problem, order, counts, shares, layers, ahead, rng)
+                changed = _deeper(problem, order, counts, shares, layers, ahead, largest, rng)
             else:
                 changed = _shallower(order, counts, shares, layers, ahead, rng)
             new_order, new_counts, new_shares, new_layers, new_ahead = changed
@@ -119,7 +122,8 @@ def anneal(
         peers = new_order[:new_slots]
         known = course if same else no_course()
         new_course = course_of(problem, peers, new_counts, new_shares, new_layers, new_ahead, known)
-        if change == REFILL or not new_course.fits:
+        refilled = change == REFILL or (change == DEPTH and largest > 1 and rng.random() < REFILLED)
+        if refilled or not new_course.fits:
             new_layers = layers_for(problem, peers, new_counts, new_shares, new_ahead, new_course)
             if len(new_layers) == 0:
                 continue
@@ -219,10 +223,20 @@ def _moved(
 
 @compiled_inside
 def _deeper(
-    problem: Problem, order: Ints, counts: Ints, shares: Ints, layers: Ints, ahead: Ints, rng: np.random.Generator
+    problem: Problem,
+    order: Ints,
+    counts: Ints,
+    shares: Ints,
+    layers: Ints,
+    ahead: Ints,
+    largest: int,
+    rng: np.random.Generator,
 ) -> tuple[Ints, Ints, Ints, Ints, Ints]:
-    """Return order, counts, shares, layers and what is ahead with an idle peer as one more stage, of some of the layers
-    of one beside it; no order where that stage has but one."""
+    """Return order, counts, shares, layers and what is ahead with idle peers as one more stage, of some of the layers
+    of one beside it; no order where that stage has but one.
+
+    Where only several peers are worth a stage, no single one leads there: so half of the time they are any number.
+    """
     slots, stages = len(shares), len(counts)
     place = rng.integers(0, stages + 1)
     giver = place - rng.integers(0, 2)  # the stage behind that place, or before it
@@ -233,13 +247,18 @@ def _deeper(
     if layers[giver] == 1:
         return order[:0], counts, shares, layers, ahead
     taken = 1 + (rng.integers(0, layers[giver] - 1) if rng.random() < 0.5 else 0)
-    first, idle = counts[:place].sum(), rng.integers(slots, len(order))
-    new_order = np.concatenate((order[:first], order[idle : idle + 1], order[first:idle], order[idle + 1 :]))
-    new_shares = _with(shares, first, problem.micro_batches)
+    size = np.int64(1)
+    if largest > 1 and rng.random() < TOGETHER:
+        size = rng.integers(1, min(len(order) - slots, problem.micro_batches, largest) + 1)
+    first, idle = counts[:place].sum(), rng.integers(slots, len(order) - size + 1)
+    new_order = np.concatenate((order[:first], order[idle : idle + size], order[first:idle], order[idle + size :]))
+    new_counts, new_shares = _with(counts, place, size), np.empty(slots + size, dtype=np.int64)
+    new_shares[:first], new_shares[first + size :] = shares[:first], shares[first:]
+    share_out(problem, new_order, new_counts, new_shares, place, first)
     new_layers = layers.copy()
     new_layers[giver] -= taken
     new_layers = _with(new_layers, place, taken)
-    return new_order, _with(counts, place, 1), new_shares, new_layers, _with(ahead, place, ahead[giver])
+    return new_order, new_counts, new_shares, new_layers, _with(ahead, place, ahead[giver])
 
 
 @compiled_inside

@@ -207,8 +207,8 @@ class Evolution:
         ahead = layout.more
         standing = set(layout.peers)
         order = np.array([*layout.peers, *(p for p in range(len(problem.forward)) if p not in standing)])
-        # Where there are enough peers for each depth to be looked at soon, half of the descents keep to theirs.
-        deep = self._any_depth and (self._are_many or bool(rng.random() < 0.5))
+        # Of few peers each depth is looked at soon: half of the descents keep to theirs, the others try larger steps.
+        largest = int(self._any_depth) if self._are_many else len(order) * int(self._any_depth and rng.random() < 0.5)
         parts = max(1, min(8, self._tries // self._tries_a_call(problem, counts)))
         cooling = (COOL / WARM) ** (1 / parts)
         for part in range(parts):
@@ -217,7 +217,7 @@ class Evolution:
             hot = warm * cooling**part
             tries = self._budget.left(self._tries_a_call(problem, counts))
             objective, order, counts, shares, layers, ahead = anneal(
-                problem, self._standing, order, counts, shares, layers, ahead, self._any_counts, deep, hot,
+                problem, self._standing, order, counts, shares, layers, ahead, self._any_counts, largest, hot,
                 hot * cooling, tries, rng,
             )  # fmt: skip
             self._budget.spend(tries)
