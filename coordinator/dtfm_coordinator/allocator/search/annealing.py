@@ -254,7 +254,7 @@ def _deeper(
     new_order = np.concatenate((order[:first], order[idle : idle + size], order[first:idle], order[idle + size :]))
     new_counts, new_shares = _with(counts, place, size), np.empty(slots + size, dtype=np.int64)
     new_shares[:first], new_shares[first + size :] = shares[:first], shares[first:]
-    share_out(problem, new_order, new_counts, new_shares, place, first)
+    share_out(problem, new_order, new_counts, new_shares, int(place), first)
     new_layers = layers.copy()
     new_layers[giver] -= taken
     new_layers = _with(new_layers, place, taken)
