@@ -144,7 +144,7 @@ def test_each_coarse_boundary_is_worth_it_by_the_exact_simulator(seed: int) -> N
 
 @pytest.mark.parametrize("seed", range(12))
 def test_a_step_with_coarse_boundaries_allowed_is_no_longer_than_without(seed: int) -> None:
-    """However short the search: what it finds without is one of those that it begins with."""
+    """However short the search: it ends once without, and once with them, and the shorter step counts."""
     view = drawn_view(7, seed, gbps=0.02)
     alone, either = (
         allocate(view, work_of(view, stages="auto", replicas="auto", slow_wire=slow), seed, evaluations=150)
@@ -152,7 +152,7 @@ def test_a_step_with_coarse_boundaries_allowed_is_no_longer_than_without(seed: i
     )
     assert alone.cost is not None
     assert either.cost is not None
-    assert either.cost.total <= alone.cost.total * (1 + final_choice.ALIKE)
+    assert either.cost.total <= alone.cost.total
 
 
 def test_orders_are_made_for_the_messages_of_each_boundary() -> None:

@@ -112,7 +112,7 @@ def allocate(
     old = InForce.of(view, work, problems[0], peers, in_force)
     begun_with = None if begun is None else Layout.of_plan(begun, peers)
     seeds = [layout for layout in (old.layout, begun_with) if layout is not None]
-    searches, finalists = list[Evolution](), list[Finalist]()
+    searches, ends, finalists = list[Evolution](), list[Finalist](), list[Finalist]()
     for its_work, turns in _rounds(work, problems, algorithm):
         before = limits.share_used()
         for problem, end in turns:
@@ -120,17 +120,18 @@ def allocate(
             searches.append(_searched(work, problem, shapes, old, seeds, limits, seed, algorithm, searches))
         by_problem = [searches[number :: len(problems)] for number in range(len(problems))]
         choice = FinalChoice(view, its_work, peers, old)
-        finalists = choice.finalists(list(zip(problems, by_problem, strict=True))) + finalists[:1]
+        finalists = choice.finalists(list(zip(problems, by_problem, strict=True)))
         if not finalists:
             continue
         best = choice.best(finalists)
         if algorithm == "evolutionary":
             limits.until += CHANGED
             best = choice.changed_singly(best, limits)
-        finalists.insert(0, best)
-    if not finalists:
+        ends.append(best)
+    if not ends:
         raise UserError(why_no_plan(work, problems[0], shapes, any(search.fitted for search in searches)))
-    chosen = replace(finalists[0], plan=tightened(finalists[0].plan))
+    best = min(ends, key=FinalChoice(view, work, peers, old).whole)
+    chosen = replace(best, plan=tightened(best.plan))
     if work.planning.parts == "auto" and is_soon_predicted(work, chosen.plan):
         plan, cost = with_trees(view, work, chosen.plan, chosen.cost)
         chosen = replace(chosen, plan=plan, cost=cost)
