@@ -73,3 +73,11 @@ def test_pairs_that_cannot_talk_and_pairs_that_are_known_are_left_alone(known: f
     view = irregular()
     rates = np.where(np.isnan(view.bandwidth_gbps), known, view.bandwidth_gbps)
     assert filled(OF_PLAN, view.model_copy(update={"bandwidth_gbps": rates})) == OF_PLAN
+
+
+def test_peers_that_have_filled_rounds_together_measure_only_with_others() -> None:
+    view = irregular()
+    rounds = filled(OF_PLAN, view, together=[*IDS[:-1], "who has left"])
+    beside = [pair for turn, first in zip(rounds, OF_PLAN, strict=True) for pair in turn[len(first) :]]
+    assert beside
+    assert all(IDS[-1] in pair for pair in beside)

@@ -112,6 +112,30 @@ async def test_who_comes_last_does_not_wait_until_links_of_a_plan_without_it_are
         goes_on.set()
 
 
+@pytest.mark.parametrize("rehearsed", [True, False])
+async def test_who_has_filled_rounds_while_others_were_waited_for_does_not_measure_beside_the_last_one(
+    tmp_path: Path, rehearsed: bool
+) -> None:
+    """Of links that follow from nothing. Where there was no time for that, all fill rounds."""
+    peers, draw = "abcdefghijklmnop", np.random.default_rng(0)
+    swarm = Swarm(tmp_path, 3, len(peers))
+    swarm.gbps = {frozenset(pair): float(np.exp(2 * draw.normal())) for pair in itertools.combinations(peers, 2)}
+    swarm.planner.chosen = "abcd"
+    late = peers[-1:] if rehearsed else peers[8:]
+    await swarm.join(*peers.removesuffix(late))
+    waiting = asyncio.create_task(swarm.layout())
+    await until(lambda: swarm.phases != [] and "of 16 are ready" in swarm.phases[-1].text)
+    asked = len(swarm.asked)
+    assert bool(swarm.planned) == rehearsed
+    swarm.planner.chosen = "mnop"
+    await swarm.join(*late)
+    await waiting
+    later = [pair for turn in swarm.rounds for pair in turn.pairs][asked:]
+    beside = [pair for pair in later if not {*pair} & {*"mnop"}]
+    assert len(later) > len(beside)
+    assert not beside if rehearsed else len(beside) > len(peers)
+
+
 @pytest.mark.parametrize(("needed", "beside"), [(4, "abc"), (5, "")])
 async def test_of_four_three_find_out_what_their_lines_carry_before_the_last_comes(
     tmp_path: Path, needed: int, beside: str

@@ -33,6 +33,8 @@ class MeasuredPlans:
         """Take the tools; `say` tells the swarm what is done, by name and text of a phase, as `Announcer.say`."""
         self._context, self._state, self._say, self._measuring = context, state, say, measuring
         self._links = state.links
+        self._rehearsed = frozenset[str]()
+        """Peers for whom a plan was rehearsed last, from beginning to end."""
 
     async def make(
         self,
@@ -40,22 +42,41 @@ class MeasuredPlans:
         horizon: float | None,
         standstill: float,
         apart: Collection[Quarrel] = frozenset(),
-        *,
-        rehearsed: bool = False,
     ) -> Plan:
         """Return a layout for `members`, where the pairs of `apart` have nothing to do with each other. Its links are
         measured, and it is made anew where they are others than was thought.
 
-        Args:
-            rehearsed: whether it is no plan yet, but made so that its links are known when there is one to make.
+        Raises:
+            UserError: no layout fits.
+        """
+        return await self._make(members, horizon, standstill, apart, rehearsed=False)
+
+    async def rehearse(self, members: list[Member]) -> None:
+        """Make a first plan for `members` that none will follow, so that its links are known when there is one to make.
 
         Raises:
             UserError: no layout fits.
         """
+        self._rehearsed = frozenset()
+        await self._make(members, None, 0.0, (), rehearsed=True)
+        self._rehearsed = frozenset(member.peer for member in members)
+
+    async def _make(
+        self,
+        members: list[Member],
+        horizon: float | None,
+        standstill: float,
+        apart: Collection[Quarrel],
+        *,
+        rehearsed: bool,
+    ) -> Plan:
+        """Return a plan as `make` does, of which neither the swarm nor the disk hears where it is but `rehearsed`."""
         planner = self._context.planner
         before = self._state.plan
         carried = pairs_of(before, tied=planner.is_tied) if before is not None else frozenset[frozenset[str]]()
-        revision = PlanRevision(self._links, tied=planner.is_tied, carried=carried, first=before is None)
+        revision = PlanRevision(
+            self._links, tied=planner.is_tied, carried=carried, first=before is None, rehearsed=self._rehearsed
+        )
         plan: Plan | None = None
         made: list[Plan] = []
         while True:

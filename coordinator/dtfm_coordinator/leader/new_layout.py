@@ -179,7 +179,7 @@ class LayoutMaker:
         async def rehearse() -> None:
             with contextlib.suppress(UserError):  # whether one fits is seen when all are here
                 if reached := self._links.reachable(members):
-                    await self._plans.make(reached, None, 0.0, rehearsed=True)
+                    await self._plans.rehearse(reached)
 
         await self._state.unless(moved, rehearse())
         return True

@@ -5,7 +5,7 @@ of others, only measuring tells, so whoever is free measures, too: the pairs tha
 that would change a plan.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -16,12 +16,15 @@ POOR = 2.0
 """Factor by which estimated rates may be off from which rounds are filled."""
 
 
-def filled(rounds: Sequence[Sequence[Pair]], view: View) -> list[list[Pair]]:
+def filled(rounds: Sequence[Sequence[Pair]], view: View, together: Collection[str] = ()) -> list[list[Pair]]:
     """Return `rounds` of disjoint pairs, each with pairs of peers of `view` that are free in it where its estimates are
     poor; none is measured twice.
 
     Each peer that is free takes whom it would have the fastest link with, as it is estimated, the slower way of both,
     at random among equals; who would have the fastest of all goes first.
+
+    Args:
+        together: peers that have filled rounds together before: none of their pairs is added.
     """
     if not rounds or view.estimated_gbps.spread < POOR:
         return [list(turn) for turn in rounds]
@@ -31,6 +34,8 @@ def filled(rounds: Sequence[Sequence[Pair]], view: View) -> list[list[Pair]]:
     np.fill_diagonal(rates, 0.0)
     gaps = np.isnan(view.bandwidth_gbps)
     rates[~(gaps | gaps.T)] = 0.0
+    before = [row[peer] for peer in together if peer in row]
+    rates[np.ix_(before, before)] = 0.0
     draw = np.random.default_rng(int((~gaps).sum()))  # another one when more is known
     rates *= 1 + 1e-6 * draw.random(rates.shape)
     for one, other in (pair for turn in rounds for pair in turn):

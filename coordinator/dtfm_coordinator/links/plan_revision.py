@@ -5,7 +5,8 @@ In a stage of many replicas each has a link with each. So many nobody waits for:
 pipelines first, and of the other pairs it is only tried whether they can talk. What these carry training's frames tell.
 
 While nobody trains yet, a round takes as long however many measure in it. So before a first plan those who are free
-measure, too, where estimates are poor, and what is better than was thought there is a reason for another plan.
+measure, too, where estimates are poor, and what is better than was thought there is a reason for another plan. Those
+who did so while the last ones were waited for do not again: a round waits for the slowest pair in it.
 
 Whoever picks the best of many estimates picks those that are too good: so what was not measured counts at its estimate
 for the first plans, and at the far end of its spread for the last, which then has little to lose.
@@ -51,6 +52,7 @@ class PlanRevision:
         tied: bool,
         carried: Collection[frozenset[str]] = frozenset(),
         first: bool = False,
+        rehearsed: Collection[str] = frozenset(),
     ) -> None:
         """Nothing was planned yet.
 
@@ -60,11 +62,13 @@ class PlanRevision:
             carried: pairs whose links carry training already; a link of which not even the delay is known has come
                 back, and is no such one.
             first: whether no plan was in force yet.
+            rehearsed: peers among which rounds were filled before, while others were waited for.
         """
         self._links, self._tied, self._carried = links, tied, frozenset(carried)
         self._left: list[frozenset[str]] = []
         """Pairs of the plan that are not measured, as there are too many."""
         self._first, self._turn, self._rounds, self._last = first, 0, 0, False
+        self._rehearsed = rehearsed
         self._doubted: set[frozenset[str]] = set()
         """Pairs that were measured by the other end, too."""
         self._view: View | None = None
@@ -106,7 +110,7 @@ class PlanRevision:
         first = {frozenset(pair): pair for pair in doubted}
         rounds = [[first.get(frozenset(pair), pair) for pair in turn] for turn in rounds]
         if self._first:
-            rounds = filled(rounds, view)
+            rounds = filled(rounds, view, self._rehearsed)
         chosen = {frozenset(pair) for turn in rounds for pair in turn}
         self._left, self._beside = sorted(set(pairs) - chosen, key=sorted), chosen - set(pairs)
         self._view, self._thought = view, {}
