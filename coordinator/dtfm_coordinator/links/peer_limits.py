@@ -1,4 +1,8 @@
-"""What peers can send and receive in all, and who measures that next. Pure."""
+"""What peers can send and receive in all, and who measures that next. Pure.
+
+A line is measured beside several others at once. Whoever comes to others whose lines are known need not do that where
+its links show it: two that are equally fast, though the others could receive more, have the line in common.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -9,6 +13,12 @@ FAN = 3
 """How many others a peer sends to at once when its limits are measured."""
 FAST_GBPS = 2.0
 """Links that are all faster are no home's."""
+ROOM = 1.25
+"""Multiple of a link's rate that its other end must be able to carry for the rate to be what the line carries."""
+ALIKE = 1.2
+"""Ratio up to which rates of two links count as the same line's."""
+Rates = Callable[[str, str], float | None]
+"""Gbit/s of the link from one peer to another; None where it was not measured, or in vain."""
 
 
 class PeerLimits:
@@ -36,15 +46,15 @@ class PeerLimits:
         """Those who were not yet asked what they can send and receive in all."""
         return [peer for peer in peers if peer not in self._asked]
 
-    def fans(self, peers: Sequence[str], gbps: Callable[[str, str], float | None]) -> Iterator[list[Fan]]:
+    def fans(self, peers: Sequence[str], gbps: Rates) -> Iterator[list[Fan]]:
         """Rounds of disjoint groups in which peers, each once, measure what they can send and receive in all.
 
         Each beside those to which it has the fastest links. Who has none that is slow, or too few, is left out: what
-        they share is then no home's line.
-
-        Args:
-            gbps: of the link from one peer to another; None where it was not measured, or in vain.
+        they share is then no home's line. So is whose line its links show.
         """
+        for peer in self.unasked(peers):
+            if (shown := self._shown(peer, [other for other in peers if other != peer], gbps)) is not None:
+                self.reported(peer, shown)
         left = self.unasked(peers)
         while left:
             busy: set[str] = set()
@@ -65,3 +75,29 @@ class PeerLimits:
             left = self.unasked(left)
             if chosen:
                 yield chosen
+
+    def _shown(self, peer: str, others: Sequence[str], gbps: Rates) -> Limits | None:
+        """Return what a peer sends and receives in all, as its links to `others` show it; None where they do not show
+        what it sends, or where lines do not limit what most of the others send: then a link's rate may be its own."""
+        if 2 * sum(self.of(other).up_gbps is not None for other in others) <= len(others):
+            return None
+        links = []
+        for other in others:
+            there, back = gbps(peer, other), gbps(other, peer)
+            if there is not None and back is not None:
+                links.append((there, back, *self._most(other, others, gbps)))
+        sent = max((there for there, *_ in links), default=0.0)
+        alike = [there for there, _, most, _ in links if most >= ROOM * sent]
+        if len(alike) < 2 or ALIKE * min(alike) < sent:
+            return None
+        received = max(back for _, back, *_ in links)
+        is_own = any(ALIKE * back >= received for _, back, _, most in links if most >= ROOM * received)
+        return Limits(up_gbps=sent, down_gbps=received if is_own else None)
+
+    def _most(self, peer: str, others: Sequence[str], gbps: Rates) -> tuple[float, float]:
+        """Return the Gbit/s that a peer receives, and sends, in all, or else the most that was measured with `others`;
+        0: nothing was."""
+        limits = self.of(peer)
+        received = limits.down_gbps or max((gbps(other, peer) or 0.0 for other in others), default=0.0)
+        sent = limits.up_gbps or max((gbps(peer, other) or 0.0 for other in others), default=0.0)
+        return received, sent

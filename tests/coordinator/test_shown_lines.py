@@ -1,0 +1,106 @@
+"""A newcomer's line follows from its links, where they show it: then it is not measured beside several others."""
+
+import asyncio
+import itertools
+from pathlib import Path
+
+import pytest
+
+from dtfm_coordinator.links.link_table import LinkTable
+from dtfm_coordinator.links.peer_limits import ALIKE, ROOM
+from dtfm_protocol.discovery.records import Limits, Link, LinkReport
+from tests.coordinator.laid_out_swarm import Swarm, ids_of
+from tests.coordinator.peers import until
+
+HOMES = [f"p{number}" for number in range(7)]
+UP, DOWN = 0.05, 0.1
+
+
+def homes(lines: int = len(HOMES), down: float | None = DOWN) -> LinkTable:
+    """Each has a link with the next two; so many have found out what their lines carry."""
+    links = LinkTable()
+    for place, peer in enumerate(HOMES):
+        others = (HOMES[(place + step) % len(HOMES)] for step in (1, 2))
+        links.reported(peer, LinkReport(links={other: link(UP, UP) for other in others}))
+        limits = Limits(up_gbps=UP, down_gbps=down) if place < lines else Limits()
+        links.reported(peer, LinkReport(links={}, limits=limits))
+    return links
+
+
+def link(sent: float, received: float) -> Link:
+    return Link(round_trip_ms=20.0, sent_gbps=sent, received_gbps=received)
+
+
+def found(links: LinkTable, **of_new: tuple[float, float]) -> tuple[Limits, list[str]]:
+    """What a newcomer's line is thought to carry, whose links to others send and receive so much, and who is asked to
+    measure it."""
+    for other, (sent, received) in of_new.items():
+        links.reported(other, LinkReport(links={"new": link(received, sent)}))
+    fans = list(links.limits.fans([*HOMES, "new"], links.gbps))
+    return links.limits.of("new"), [fan.centre for turn in fans for fan in turn]
+
+
+def test_two_links_that_are_equally_fast_though_the_others_could_receive_more_show_what_it_sends() -> None:
+    assert found(homes(), p1=(0.02, 0.05), p4=(0.021, 0.05)) == (Limits(up_gbps=0.021), [])
+
+
+def test_what_comes_more_slowly_than_the_other_end_could_send_shows_what_it_receives() -> None:
+    assert found(homes(), p1=(0.02, 0.03), p4=(0.02, 0.03)) == (Limits(up_gbps=0.02, down_gbps=0.03), [])
+
+
+def test_where_a_line_has_not_told_what_it_receives_the_fastest_link_to_it_stands_in() -> None:
+    assert found(homes(down=None), p1=(0.02, 0.05), p4=(0.02, 0.05)) == (Limits(up_gbps=0.02), [])
+    assert found(homes(down=None), p1=(UP, 0.05), p4=(UP, 0.05)) == (Limits(), ["new"])
+
+
+@pytest.mark.parametrize(
+    "of_new",
+    [
+        {"p1": (0.02, 0.05)},
+        {"p1": (0.02, 0.05), "p4": (0.02 / ALIKE * 0.99, 0.05)},
+        {"p1": (DOWN / ROOM * 1.01, 0.05), "p4": (DOWN / ROOM * 1.01, 0.05)},
+        {"p1": (0.9, 0.9), "p4": (0.02, 0.05), "p5": (0.02, 0.05)},
+    ],
+    ids=["one link", "unlike links", "others that receive no more", "a neighbour"],
+)
+def test_else_it_is_measured(of_new: dict[str, tuple[float, float]]) -> None:
+    limits, asked = found(homes(), **of_new)
+    assert limits == Limits()
+    assert asked == ["new"] * (len(of_new) > 1)
+
+
+@pytest.mark.parametrize("lines", [0, 3])
+def test_where_few_lines_are_known_alike_links_may_be_chance(lines: int) -> None:
+    assert found(homes(lines), p1=(0.02, 0.05), p4=(0.02, 0.05)) == (Limits(), ["new"])
+
+
+def test_what_a_newcomer_says_of_others_does_not_make_room_for_it() -> None:
+    """Nobody else has ever sent those so much."""
+    links = homes(down=None)
+    links.reported("new", LinkReport(links={other: link(9.0, 0.05) for other in ("p1", "p4")}))
+    assert found(links) == (Limits(), ["new"])
+
+
+def test_who_has_been_thought_to_have_a_line_may_measure_another_one() -> None:
+    links = homes()
+    found(links, p1=(0.02, 0.05), p4=(0.02, 0.05))
+    links.reported("new", LinkReport(links={}, limits=Limits(up_gbps=0.03)))
+    assert links.limits.of("new") == Limits(up_gbps=0.03)
+    links.forget("new")
+    assert links.limits.of("new") == Limits()
+    assert links.limits.unasked(["new"]) == ["new"]
+
+
+async def test_the_last_of_some_waits_for_its_links_alone(tmp_path: Path) -> None:
+    swarm, nodes = Swarm(tmp_path, 8), "abcdefgh"
+    swarm.gbps = {frozenset(pair): 0.1 for pair in itertools.combinations(nodes[:-1], 2)}
+    swarm.gbps |= {frozenset((nodes[-1], other)): 0.04 for other in nodes[:-1]}
+    await swarm.join(*nodes[:-1])
+    waiting = asyncio.create_task(swarm.layout())
+    await until(lambda: bool(swarm.planned) and "7 of 8" in swarm.phases[-1].text)
+    rounds = len(swarm.rounds)
+    assert {fan.centre for turn in swarm.rounds for fan in turn.fans} == {*nodes[:-1]}
+    await swarm.join(nodes[-1])
+    assert ids_of(await waiting) == nodes
+    assert not any(turn.fans for turn in swarm.rounds[rounds:])
+    assert swarm.planner.views[-1].nodes[-1].up_gbps == 0.04
