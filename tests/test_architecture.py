@@ -40,6 +40,7 @@ LONGER = {
     "ControlPlane": "one session with a broker: what it sends, reads and remembers, over any number of connections",
     "Controller": "a job from its first plan to its end, in the order in which it happens",
     "Daemon": "a node from its start to its end; most lines make its parts and hand them to each other",
+    "DirectDataPlane": "one data plane: half of it hands questions on to the parts that answer them",
     "FrontDoor": "one visitor's way from its first byte to a handshake, in steps of a few lines",
     "LibP2PDataPlane": "one libp2p daemon: half of it is what its start takes and says",
     "LinkTable": "one table of links, and each question that is asked of it",

@@ -242,7 +242,7 @@ class Daemon:
             await plane.serve(PROBE, self._unless_paused(lambda stream: probe.answer(stream, uplink, witness)))
             await plane.serve(SHARDS, self._unless_paused(lambda stream: serve_shards(stream, shards.find)))
             await plane.serve(BASE, self._unless_paused(lambda stream: serve_base(stream, pieces)))
-            profile = profile.model_copy(update={"addresses": await plane.addresses()})
+            profile = profile.model_copy(update={"addresses": await plane.addresses(), "port": plane.port})
             snapshots = Snapshots(self._folder / "snapshots", budget)
             await asyncio.to_thread(snapshots.load)
             holdings = Inventory(snapshots, machine.compute, pieces=pieces)

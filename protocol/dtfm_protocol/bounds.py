@@ -95,3 +95,5 @@ Address = Annotated[str, Field(max_length=256), AfterValidator(_printing)]
 """A multiaddress in a message, before anybody has checked that it is one."""
 Addresses = Annotated[tuple[Address, ...], Field(max_length=16)]
 """Multiaddresses of one peer."""
+Port = Annotated[int, Field(ge=1, le=65535)]
+"""A TCP port."""

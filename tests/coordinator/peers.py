@@ -265,6 +265,7 @@ class Peers:
                 layer_seconds=LayerSeconds(forward=0.1, backward=0.2),
                 memory_bytes=1e9,
                 addresses=(f"/p2p/{peer}",),
+                port=1024 + ord(peer[0]) if peer < "c" else None,
                 version="0.1.0",
                 session="one",
             )

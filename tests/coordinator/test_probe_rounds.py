@@ -19,6 +19,7 @@ async def test_only_what_is_unknown_is_measured_and_what_was_tried_in_vain_is_tr
     await swarm.probe()
     assert swarm.asked == ["ab", "ac", "bc"]
     assert swarm.rounds[0].addresses == {peer: (f"/p2p/{peer}",) for peer in "abc"}
+    assert swarm.rounds[0].ports == {peer: 1024 + ord(peer) for peer in "ab"}, "c does not say"
     swarm.control.said.clear()
     await swarm.probe()
     assert swarm.asked == ["ac"]

@@ -331,12 +331,20 @@ async def test_who_is_the_centre_of_a_group_reports_what_it_can_send_in_all(
     discovery = Forgetful(MemoryNetwork(), ME.peer_id)
     publisher = publisher_on(discovery, clock)
     publisher._witness.carried["near"] = 0.25, 0.5
+    introduced: list[tuple[str, tuple[str, ...], int | None]] = []
+
+    async def introduce(peer: str, addresses: tuple[str, ...], port: int | None = None) -> None:
+        introduced.append((peer, addresses, port))
+
+    publisher._plane.introduce = introduce  # type: ignore[method-assign]
     rounds: asyncio.Queue[ProbeRound] = asyncio.Queue()
     measuring = asyncio.create_task(publisher.measure(rounds, reporter))
-    group = Fan(centre=ME.peer_id, gbps={"near": (1.0, 1.0), "far": (1.0, 1.0)})
-    rounds.put_nowait(ProbeRound(id=8, fans=(group,), addresses={}))
+    group = Fan(centre=ME.peer_id, gbps={"near": (1.0, 1.0), "far": (1.0, 1.0), "nowhere": (1.0, 1.0)})
+    there = {"near": ("/near",), "far": ("/far",), "other": ()}
+    rounds.put_nowait(ProbeRound(id=8, fans=(group,), addresses=there, ports={"near": 4002, "other": 1}))
     await until(lambda: reporter._report.probed is not None)
     assert reporter._report.probed == ProbeResult(round=8, limits=Limits(up_gbps=0.5))
+    assert introduced == [("near", ("/near",), 4002), ("far", ("/far",), None)]
     measuring.cancel()
 
 
@@ -376,7 +384,7 @@ async def test_a_link_is_measured_anew_when_streams_take_another_way(monkeypatch
     monkeypatch.setattr(listings, "probe", measure)
     for peer in ("near", "far"):
         await MemoryDataPlane(network, peer).serve("x", ignore)
-        await publisher._probe(peer, (), 7)
+        await publisher._probe(peer, ProbeRound(id=7, addresses={}))
     await publisher.follow_ways()
     assert measured == ["near", "far"]
     plane.ways["far"] = "relayed"

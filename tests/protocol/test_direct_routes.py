@@ -15,7 +15,7 @@ from dtfm_protocol.transport.direct_limits import DirectLimits
 from dtfm_protocol.transport.endpoint_exchange import DIRECT
 from dtfm_protocol.transport.in_memory import MemoryStream
 from dtfm_protocol.transport.libp2p import LibP2PDataPlane
-from dtfm_protocol.transport.multiaddress import hosts_of
+from dtfm_protocol.transport.multiaddress import hosts_of, open_hosts
 from dtfm_protocol.transport.route import Route
 from dtfm_protocol.transport.tls_stream import TlsStream
 from dtfm_protocol.wire.stream import Unreachable
@@ -24,6 +24,7 @@ from tests.harness.membership import OWNER, SWARM, member_of
 from tests.protocol.direct_planes import (
     ALICE,
     BOB,
+    CAROL,
     PATIENCE,
     Meeting,
     World,
@@ -37,6 +38,7 @@ from tests.protocol.direct_planes import (
     port_of,
     tell_port,
     two_peers,
+    until,
 )
 
 __all__ = ["event_loop_policy", "logged"]  # fixtures
@@ -58,6 +60,59 @@ async def test_where_no_address_answers_libp2p_carries_the_stream_and_that_is_re
         a._routes[b.peer_id] = Route(endpoint=believed(a, b.peer_id))  # no detour any more
         await (await a.open(b.peer_id, "echo")).close()
         assert meeting(a).opened == [DIRECT, "echo", "echo", DIRECT, "echo"]
+
+
+async def test_who_is_introduced_with_its_port_is_dialled_before_libp2p_has_met_it() -> None:
+    async with two_peers() as (a, b):
+        await b.serve("echo", echo)
+        met, goes_on = meeting(a).open, asyncio.Event()
+
+        async def slowly(peer: str, service: str) -> MemoryStream:
+            await goes_on.wait()
+            return await met(peer, service)
+
+        meeting(a).open = slowly  # type: ignore[method-assign]
+        assert b.port == await port_of(b)
+        await a.introduce(b.peer_id, await b.addresses(), b.port)
+        async with opened(a, b.peer_id, "echo") as stream:
+            await echoed(stream, b"x")
+            assert a.way(b.peer_id) == "direct"
+        assert b._route(a.peer_id).endpoint is None
+        goes_on.set()
+        await until(lambda: b._route(a.peer_id).endpoint is not None)  # then the other knows this one, too
+        assert believed(b, a.peer_id).port == a.port
+        assert meeting(a).opened == [DIRECT]
+
+
+@pytest.mark.parametrize("gone", [True, False])
+async def test_where_a_port_is_another_one_libp2p_tells_the_right_one(gone: bool) -> None:
+    """Nobody listens there, or somebody else."""
+    world = World()
+    async with two_peers() as (a, b), world.peer(CAROL) as c:
+        await b.serve("echo", echo)
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            free = taken.getsockname()[1]
+        await a.introduce(b.peer_id, await b.addresses(), free if gone else c.port)
+        async with opened(a, b.peer_id, "echo") as stream:
+            await echoed(stream, b"x")
+        assert believed(a, b.peer_id).port == b.port
+
+
+async def test_a_port_of_who_has_relays_is_not_dialled_before_libp2p_has_met_it() -> None:
+    async with two_peers() as (a, b):
+        relayed = f"/ip4/192.0.2.9/tcp/4001/p2p/{CAROL.peer_id}/p2p-circuit/p2p/{b.peer_id}"
+        await a.introduce(b.peer_id, (*await b.addresses(), relayed), b.port)
+        assert a._route(b.peer_id).endpoint is None
+        await a.introduce(b.peer_id, (), b.port)
+        assert a._route(b.peer_id).endpoint is None
+
+
+async def test_what_others_say_of_a_peer_is_not_taken_for_more_than_its_own_word() -> None:
+    async with two_peers() as (a, b):
+        await b.serve("echo", echo)
+        await (await a.open(b.peer_id, "echo")).close()
+        await a.introduce(b.peer_id, await b.addresses(), 1)
+        assert believed(a, b.peer_id).port == b.port
 
 
 async def test_a_host_that_does_not_answer_costs_two_seconds_at_most() -> None:
@@ -139,6 +194,13 @@ async def test_a_peer_on_ipv6_is_reached_where_there_is_ipv6() -> None:
         await b.serve("echo", echo)
         async with opened(a, b.peer_id, "echo") as stream:
             await echoed(stream, b"x")
+
+
+def test_who_has_relays_takes_no_connections_from_everywhere() -> None:
+    own, relay = "/ip4/192.0.2.1/tcp/4001/p2p/x", "/ip4/192.0.2.9/tcp/4001/p2p/relay/p2p-circuit/p2p/x"
+    assert open_hosts((own,)) == ("192.0.2.1",)
+    assert open_hosts((own, relay)) == ()
+    assert open_hosts(()) == ()
 
 
 def test_the_hosts_of_addresses_are_those_at_which_the_peer_itself_listens() -> None:

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import TypedDict
 
 from dtfm_coordinator.leader.lead_context import LeadContext
 from dtfm_coordinator.links.link_degradation import Pair
@@ -14,6 +15,13 @@ from dtfm_protocol.discovery.records import LinkReport
 from dtfm_protocol.identity.keys import short
 from dtfm_protocol.process.logs import log
 from dtfm_protocol.process.timeouts import TIMEOUTS, Timeouts
+
+
+class Places(TypedDict):
+    """Where peers are reached, as rounds say it."""
+
+    addresses: dict[str, tuple[str, ...]]
+    ports: dict[str, int]
 
 
 class LinkMeasuring:
@@ -61,19 +69,19 @@ class LinkMeasuring:
     async def _probe(
         self, peers: list[str], members: list[Member], anew: Collection[Pair], limits: bool, busy: Collection[str]
     ) -> None:
-        addresses, doubted = _addresses(members), {frozenset(pair) for pair in anew}
+        places, doubted = _places(members), {frozenset(pair) for pair in anew}
         if echoes := self._links.echoes(peers):
             await self._say("probing", "measuring how far nodes are from each other")
-            turn = ProbeRound(id=_now(), echoes=echoes, addresses=addresses)
+            turn = ProbeRound(id=_now(), echoes=echoes, **places)
             await self._have_probed(turn, self._timeouts.echo_round)
         for number, pairs in enumerate(self._links.rounds(peers, anew), 1):
             await self._say("probing", f"measuring links: round {number}")
             disturbs = any({*pair} & {*busy} and frozenset(pair) not in doubted for pair in pairs)
-            await self._measure(pairs, addresses, quick=not disturbs)
+            await self._measure(pairs, places, quick=not disturbs)
         fans = list(self._links.limits.fans(peers, self._links.gbps)) if limits else []
         for number, fanned in enumerate(fans, 1):
             await self._say("probing", f"measuring what nodes can send in all: round {number} of {len(fans)}")
-            await self._have_probed(ProbeRound(id=_now(), fans=tuple(fanned), addresses=addresses))
+            await self._have_probed(ProbeRound(id=_now(), fans=tuple(fanned), **places))
 
     async def rounds_of_plan(self, rounds: list[list[Pair]], members: list[Member]) -> None:
         """Have rounds of disjoint pairs of `members` measured, which a plan is about to use."""
@@ -84,7 +92,7 @@ class LinkMeasuring:
             with contextlib.ExitStack() as undo:
                 for pair in doubted:
                     undo.callback(self._links.forget_pair(*pair))  # who does not answer the other end proves nothing
-                await self._measure(pairs, _addresses(members))
+                await self._measure(pairs, _places(members))
                 undo.pop_all()
             for pair, rates in doubted.items():
                 if self._links.contradicted(pair, [rate or 0.0 for rate in rates]):
@@ -99,20 +107,20 @@ class LinkMeasuring:
         for first in range(0, most, ECHO_LIMIT):
             some = {peer: others[first : first + ECHO_LIMIT] for peer, others in doors.items() if len(others) > first}
             await self._say("probing", "trying who can talk to whom")
-            turn = ProbeRound(id=_now(), echoes=some, addresses=_addresses(members))
+            turn = ProbeRound(id=_now(), echoes=some, **_places(members))
             await self._have_probed(turn, self._timeouts.echo_round)
 
     async def beside(self, pairs: list[Pair], members: list[Member]) -> None:
         """Have disjoint pairs of `members` measured that no plan uses, while training goes on; nobody is told, for
         nobody waits. Where training's frames have shared their lines, what was found is what they carry at least. So it
         is not done as quickly as can be: that takes a whole line, and does not tell whether others used it."""
-        await self._measure(pairs, _addresses(members), quick=False)
+        await self._measure(pairs, _places(members), quick=False)
         for pair in pairs:
             self._links.beside(pair)
 
-    async def _measure(self, pairs: list[Pair], addresses: dict[str, tuple[str, ...]], *, quick: bool = True) -> None:
+    async def _measure(self, pairs: list[Pair], places: Places, *, quick: bool = True) -> None:
         """Have disjoint pairs measured."""
-        await self._have_probed(ProbeRound(id=_now(), pairs=tuple(pairs), addresses=addresses, quick=quick))
+        await self._have_probed(ProbeRound(id=_now(), pairs=tuple(pairs), quick=quick, **places))
         self._links.tried(pairs)
 
     async def _have_probed(self, turn: ProbeRound, seconds: float | None = None) -> None:
@@ -156,9 +164,13 @@ class LinkMeasuring:
             take(peer, record)
 
 
-def _addresses(members: list[Member]) -> dict[str, tuple[str, ...]]:
+def _places(members: list[Member]) -> Places:
     """Return where those are reached of whom that is known."""
-    return {member.peer: member.profile.addresses for member in members if member.profile}
+    known = [(member.peer, member.profile) for member in members if member.profile]
+    return {
+        "addresses": {peer: profile.addresses for peer, profile in known},
+        "ports": {peer: profile.port for peer, profile in known if profile.port is not None},
+    }
 
 
 def _now() -> int:

@@ -106,7 +106,7 @@ class Publisher:
         for peer, link in list(self._links.items()):
             if self._plane.way(peer) != link.way:
                 log.info("streams to %s are %s now: measuring that link anew", short(peer), self._plane.way(peer))
-                await self._probe(peer, (), self._probed, quick=True)
+                await self._probe(peer, ProbeRound(id=self._probed, addresses={}, quick=True))
                 self._links_due = 0.0
 
     async def measure(self, rounds: asyncio.Queue[ProbeRound], reporter: Reporter) -> None:
@@ -150,13 +150,12 @@ class Publisher:
         me = self._plane.peer_id
         for peer, other in turn.pairs:
             if peer == me:
-                addresses = turn.addresses.get(other, ())
-                return ProbeResult(round=turn.id, link=await self._probe(other, addresses, turn.id, quick=turn.quick))
+                return ProbeResult(round=turn.id, link=await self._probe(other, turn))
         for one in turn.fans:
             if one.centre == me:
-                return ProbeResult(round=turn.id, limits=await self._measure_limits(one.gbps, turn.addresses))
+                return ProbeResult(round=turn.id, limits=await self._measure_limits(one.gbps, turn))
         if wanted := turn.echoes.get(me):
-            return ProbeResult(round=turn.id, echoes=await self._round_trips(wanted[:ECHO_LIMIT], turn.addresses))
+            return ProbeResult(round=turn.id, echoes=await self._round_trips(wanted[:ECHO_LIMIT], turn))
         return None
 
     async def _publish_links(self, again: float) -> None:
@@ -167,30 +166,32 @@ class Publisher:
             if await self._registry.publish(self._discovery, report):
                 self._links_due = self._clock.now() + again
 
-    async def _measure_limits(
-        self, gbps: Mapping[str, tuple[float, float]], addresses: Mapping[str, tuple[str, ...]]
-    ) -> Limits | None:
+    async def _introduce(self, peer: str, turn: ProbeRound) -> None:
+        """Have `peer` be found where a round says that it is, if it says so."""
+        if peer in turn.addresses:
+            with contextlib.suppress(Unreachable):
+                await self._plane.introduce(peer, turn.addresses[peer], turn.ports.get(peer))
+
+    async def _measure_limits(self, gbps: Mapping[str, tuple[float, float]], turn: ProbeRound) -> Limits | None:
         """Measure what this machine can send and receive in all; None if that could not be measured."""
         try:
             async with self._probing, self._clock.timeout(TIMEOUTS.probe):
                 for peer in gbps:
-                    with contextlib.suppress(Unreachable):
-                        await self._plane.introduce(peer, addresses.get(peer, ()))
+                    await self._introduce(peer, turn)
                 found = self._limits = await fan(self._plane, gbps, self._uplink, self._witness.carried)
                 return found
         except (ConnectionError, Refused, TimeoutError) as error:
             log.warning("cannot measure what this machine can send and receive in all: %s", str(error) or "no answer")
             return None
 
-    async def _round_trips(self, peers: tuple[str, ...], addresses: Mapping[str, tuple[str, ...]]) -> dict[str, float]:
+    async def _round_trips(self, peers: tuple[str, ...], turn: ProbeRound) -> dict[str, float]:
         """Return the milliseconds of a round trip to each of `peers` that answers in time, taken all at once."""
         found: dict[str, float] = {}
 
         async def take(peer: str) -> None:
             with contextlib.suppress(ConnectionError, Refused, TimeoutError):
                 async with self._clock.timeout(TIMEOUTS.round_trips):
-                    with contextlib.suppress(Unreachable):
-                        await self._plane.introduce(peer, addresses.get(peer, ()))
+                    await self._introduce(peer, turn)
                     found[peer] = await echo(self._plane, peer) * 1e3
 
         async with self._probing, asyncio.TaskGroup() as tasks:
@@ -199,15 +200,13 @@ class Publisher:
                     tasks.create_task(take(peer))
         return found
 
-    async def _probe(self, peer: str, addresses: tuple[str, ...], number: int, *, quick: bool = False) -> Link | None:
-        """Measure the link to `peer`, in round `number` or after it; None if that failed."""
+    async def _probe(self, peer: str, turn: ProbeRound) -> Link | None:
+        """Measure the link to `peer`, in a round or after it; None if that failed."""
         try:
             async with self._probing, self._clock.timeout(TIMEOUTS.probe):
-                if addresses:
-                    with contextlib.suppress(Unreachable):
-                        await self._plane.introduce(peer, addresses)
-                link = await probe(self._plane, peer, self._uplink, self._witness, quick=quick)
-                found = self._links[peer] = link.model_copy(update={"round": number})
+                await self._introduce(peer, turn)
+                link = await probe(self._plane, peer, self._uplink, self._witness, quick=turn.quick)
+                found = self._links[peer] = link.model_copy(update={"round": turn.id})
                 return found
         except (ConnectionError, Refused, TimeoutError) as error:
             self._links.pop(peer, None)

@@ -12,6 +12,7 @@ from dtfm_protocol.bounds import (
     Count,
     Nickname,
     PeerName,
+    Port,
     ProductVersion,
     Session,
     Step,
@@ -161,6 +162,9 @@ class ProbeRound(Message):
     """Whether rates are to be found in a second or two each way, to within a tenth or two."""
     addresses: Annotated[dict[PeerName, Addresses], Field(max_length=MOST_PEERS)]
     """Multiaddresses at which the peers of the round are reached, by peer."""
+    ports: Annotated[dict[PeerName, Port], Field(max_length=MOST_PEERS)] = Field(default={})
+    """Ports at which they take direct connections, by their own word, at the hosts of these addresses; of who is
+    missing that is not known."""
     coming: Plan | None = None
     """The layout that is about to follow the plan in force, for peers to fetch ahead what they lack for it, while they
     train on: neither signed nor promised for. In such a round nothing is measured. None: nobody is to fetch

@@ -4,7 +4,7 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import BeforeValidator, Field
 
-from dtfm_protocol.bounds import Addresses, Count, Label, PeerName, ProductVersion, Session
+from dtfm_protocol.bounds import Addresses, Count, Label, PeerName, Port, ProductVersion, Session
 from dtfm_protocol.job.job_file import Precision
 from dtfm_protocol.schema import Fallback, Message
 from dtfm_protocol.view.link_matrix import LEAST, MOST
@@ -43,6 +43,8 @@ class Profile(Message):
     """Bytes that are free for training in the machine's memory, where those are a GPU's own; null: they are one."""
     addresses: Addresses
     """libp2p multiaddresses at which the peer is reached."""
+    port: Port | None = None
+    """Port at which it takes direct connections, at the hosts of these addresses; null: it does not say."""
     up_gbps: Amount | None = None
     """Gbit/s that the peer's person lets it send in all; null: as fast as its line is."""
     down_gbps: Amount | None = None

@@ -21,11 +21,12 @@ from dtfm_protocol.transport.direct_limits import DirectLimits
 from dtfm_protocol.transport.endpoint_exchange import DIRECT, EndpointExchange
 from dtfm_protocol.transport.hole_punching import PUNCH, SEEN, HolePuncher
 from dtfm_protocol.transport.libp2p import LibP2PDataPlane
-from dtfm_protocol.transport.multiaddress import hosts_of
+from dtfm_protocol.transport.multiaddress import hosts_of, open_hosts
 from dtfm_protocol.transport.rate_cap import TrafficCaps
 from dtfm_protocol.transport.route import (
     BothSidesTried,
     EndpointLearned,
+    EndpointTold,
     Event,
     LookedAgain,
     Move,
@@ -126,9 +127,21 @@ class DirectDataPlane:
         """Return the multiaddresses at which this peer can be reached, as `DataPlane.addresses`."""
         return await self.libp2p.addresses()
 
-    async def introduce(self, peer: str, addresses: tuple[str, ...]) -> None:
-        """Tell libp2p where `peer` can be reached, as `DataPlane.introduce`."""
-        await self.libp2p.introduce(peer, addresses)
+    @property
+    def port(self) -> int:
+        """Port at which this peer takes direct connections, as `DataPlane.port`."""
+        return self._connections.port
+
+    async def introduce(self, peer: str, addresses: tuple[str, ...], port: int | None = None) -> None:
+        """Tell where `peer` can be reached, as `DataPlane.introduce`. Where it may be dialled at once, nobody waits for
+        libp2p to meet it: that takes more round trips than all that follows."""
+        hosts = open_hosts(addresses)[:HOST_LIMIT]
+        if port is None or not hosts or self._route(peer).endpoint is not None:
+            await self.libp2p.introduce(peer, addresses)
+            return
+        told = Endpoint(hosts=hosts, port=port)
+        self._on(peer, EndpointTold(told))
+        self._spawn(self._endpoints.meet(peer, addresses, told))
 
     async def serve(self, service: str, handler: Handler) -> None:
         """Answer streams to `service`, direct ones and libp2p's, as `DataPlane.serve`."""

@@ -1,12 +1,13 @@
 """The exchange, over libp2p, in which two peers tell each other where to connect."""
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.transport.libp2p import LibP2PDataPlane
 from dtfm_protocol.transport.tls_connections import Endpoint, NoWay
-from dtfm_protocol.wire.stream import Stream, Way, read_message, write_message
+from dtfm_protocol.wire.stream import Stream, Unreachable, Way, read_message, write_message
 
 DIRECT = "direct"
 """The libp2p service at which two peers tell each other how to connect."""
@@ -66,6 +67,17 @@ class EndpointExchange:
             except (ConnectionError, Refused, TimeoutError) as error:
                 raise NoWay(str(error) or "no answer") from None
             return told
+
+    async def meet(self, peer: str, addresses: tuple[str, ...], told: Endpoint) -> None:
+        """Meet `peer` over libp2p and exchange endpoints, so that it knows this one's as well; nobody waits for it.
+
+        Args:
+            addresses: multiaddresses at which it is reached.
+            told: what others have said of its endpoint.
+        """
+        with contextlib.suppress(NoWay, Unreachable):  # whoever wants a stream finds out
+            await self._libp2p.introduce(peer, addresses)
+            await self.ask(peer, told)
 
     async def answer(self, stream: Stream) -> None:
         """Answer a peer's `ask`."""

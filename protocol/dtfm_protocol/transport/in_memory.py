@@ -200,7 +200,12 @@ class MemoryDataPlane:
         """Return this peer's one address, as `DataPlane.addresses`."""
         return (f"/memory/{self.peer_id}",)
 
-    async def introduce(self, peer: str, addresses: tuple[str, ...]) -> None:
+    @property
+    def port(self) -> int | None:
+        """None: memory has no ports. As `DataPlane.port`."""
+        return None
+
+    async def introduce(self, peer: str, addresses: tuple[str, ...], port: int | None = None) -> None:
         """Do nothing: every peer of the network is known. As `DataPlane.introduce`."""
 
     def way(self, peer: str) -> Way | None:

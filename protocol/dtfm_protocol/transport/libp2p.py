@@ -175,7 +175,12 @@ class LibP2PDataPlane:
         relayed = self.relays.addresses(self.peer_id)[:RELAY_ADDRESS_LIMIT]
         return (*(outside or found)[: ADDRESS_LIMIT - len(relayed)], *relayed)
 
-    async def introduce(self, peer: str, addresses: tuple[str, ...]) -> None:
+    @property
+    def port(self) -> int | None:
+        """None: the daemon takes all connections. As `DataPlane.port`."""
+        return None
+
+    async def introduce(self, peer: str, addresses: tuple[str, ...], port: int | None = None) -> None:
         """Tell the daemon where `peer` can be reached, and connect to it, as `DataPlane.introduce`."""
         self._introduced[peer] = addresses
         await self._connect(peer, addresses)

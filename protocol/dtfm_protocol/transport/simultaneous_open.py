@@ -15,6 +15,7 @@ from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field
 
+from dtfm_protocol.bounds import Port
 from dtfm_protocol.schema import Schema
 
 OUTSIDE_LIMIT = 256
@@ -33,7 +34,7 @@ class OutsideAddress(Schema):
     """The address and port under which a router shows a connection from inside."""
 
     host: Annotated[str, Field(max_length=15), AfterValidator(_literal)]
-    port: Annotated[int, Field(ge=1, le=65535)]
+    port: Port
 
 
 class SimultaneousOpen:

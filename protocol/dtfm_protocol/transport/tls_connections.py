@@ -14,6 +14,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from dtfm_protocol.bounds import Port
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.identity.admission import Admission
 from dtfm_protocol.identity.keys import Identity, short
@@ -40,7 +41,7 @@ class Endpoint(Schema):
     """The hosts and the port at which a peer takes direct connections."""
 
     hosts: Annotated[tuple[Annotated[str, Field(max_length=253)], ...], Field(max_length=HOST_LIMIT)]
-    port: Annotated[int, Field(ge=1, le=65535)]
+    port: Port
 
 
 class NoWay(Exception):

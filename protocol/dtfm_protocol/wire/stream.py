@@ -95,8 +95,16 @@ class DataPlane(Protocol):
     async def addresses(self) -> tuple[str, ...]:
         """Return the multiaddresses at which this peer can be reached."""
 
-    async def introduce(self, peer: str, addresses: tuple[str, ...]) -> None:
-        """Tell where `peer` can be reached, so that a stream can be opened without a search."""
+    @property
+    def port(self) -> int | None:
+        """Port at which this peer takes direct connections; None: it takes none."""
+
+    async def introduce(self, peer: str, addresses: tuple[str, ...], port: int | None = None) -> None:
+        """Tell where `peer` can be reached, so that a stream can be opened without a search.
+
+        Args:
+            port: port at which it takes direct connections, by its own word; None: that is not known.
+        """
 
     def way(self, peer: str) -> Way | None:
         """Return the way of the newest stream that was opened to `peer`; None where there was none."""
