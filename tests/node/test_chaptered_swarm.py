@@ -44,7 +44,7 @@ async def test_a_swarm_on_a_corpus_in_chapters_computes_what_one_process_does_wi
         folder = folders[me] = ShardFolder(tmp_path / me)
         budget = DiskBudget(64 * 70)
         budget.counts(partial(kept, folder))
-        peer.source = TokenSource(await served(network, me, folder), job, folder, "owner", 0.01, budget)
+        peer.source = TokenSource(await served(network, me, folder), job, folder, "owner", 0.01, budget, pause=60.0)
     found = await swarm.run()
     assert_same_training(found, alone(home, False), 1e-5)
     held = {me: set(folder.sizes()) for me, folder in folders.items()}

@@ -10,7 +10,7 @@ import pytest
 from dtfm_node.runner import token_source
 from dtfm_node.runner.token_source import TokenSource
 from dtfm_node.state.disk_budget import DiskBudget
-from dtfm_protocol.checkpoint.transfers import SHARDS, TransferReply, WantShard, fetch_shard, serve_shards
+from dtfm_protocol.checkpoint.transfers import SHARDS, TransferReply, WantShard, ask_for_shard, serve_shards
 from dtfm_protocol.data.batches import Batches
 from dtfm_protocol.data.corpus_writer import write_shards
 from dtfm_protocol.data.token_shards import ShardFolder, ShardMap, TokenReader
@@ -71,7 +71,7 @@ class Members:
         folder, budget = self.folder(peer), DiskBudget(limit)
         budget.counts(lambda: sum(folder.sizes().values()))
         plane = MemoryDataPlane(self.network, peer)
-        return TokenSource(plane, self.job, folder, OWNER, retry_seconds=0.01, budget=budget)
+        return TokenSource(plane, self.job, folder, OWNER, retry_seconds=0.01, budget=budget, pause=60.0)
 
     async def serve(self, peer: str) -> None:
         folder = self.folder(peer)
@@ -223,7 +223,7 @@ async def test_a_shard_of_another_size_than_the_job_says_is_not_read(job: Resolv
 
     await MemoryDataPlane(members.network, OWNER).serve(SHARDS, swollen)
     with pytest.raises(Refused, match="offers a shard of 1048576 bytes, not 128"):
-        await fetch_shard(MemoryDataPlane(members.network, "a"), OWNER, job.corpus.shards[0].sha256, 128)
+        await ask_for_shard(MemoryDataPlane(members.network, "a"), OWNER, job.corpus.shards[0].sha256, 128)
 
 
 @pytest.mark.parametrize("peer", ["a", "m", "y"])

@@ -2,6 +2,7 @@
 
 - `ahead_fetch`: fetch, ahead of a plan that is to come, of what this node lacks for it, while the plan in force is
   trained on
+- `first_offer`: first of several peers that offers what all were asked for, one a moment after the other
 - `follower`: follower of plans: decides which plan a node follows, what it promises, and when it may pause or go (pure)
 - `plan_check`: the check of a plan against what this node has offered, before memory is taken for it
 - `plan_worker`: work under a plan: connects to its other peers, loads the state that it resumes from, trains, keeps and

@@ -4,10 +4,12 @@ kept on its disk."""
 import asyncio
 import contextlib
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
+from dtfm_node.runner.first_offer import PAUSE_SECONDS, first_offer
 from dtfm_node.state.disk_budget import DiskBudget
-from dtfm_protocol.checkpoint.transfers import fetch_shard
+from dtfm_protocol.checkpoint.transfers import ShardOffer, ask_for_shard
 from dtfm_protocol.data.batches import Batches
 from dtfm_protocol.data.chapters import chapter_bytes
 from dtfm_protocol.data.corpus_reader import CorpusReader
@@ -21,6 +23,8 @@ from dtfm_protocol.process.logs import log
 from dtfm_protocol.process.timeouts import TIMEOUTS
 from dtfm_protocol.wire.stream import DataPlane
 
+BEFORE = 7
+"""Peers that are asked for a file before the coordinator is: with pauses between them, two seconds at most."""
 AHEAD_STEPS = 8
 """Steps whose shards are let go of last: no more than these are looked at."""
 
@@ -46,6 +50,7 @@ class TokenSource:
         retry_seconds: float = TIMEOUTS.tokens_retry,
         budget: DiskBudget | None = None,
         batches: Batches | None = None,
+        pause: float = PAUSE_SECONDS,
     ) -> None:
         """Nothing is fetched before `ensure`.
 
@@ -53,8 +58,9 @@ class TokenSource:
             batches: tells which shards a step reads; None: those of the job as it began.
             budget: of the disk on which `shards` lie; None: unlimited.
             retry_seconds: see `Timeouts.tokens_retry`.
+            pause: seconds after which the next peer is asked, too.
         """
-        self._retry_seconds = retry_seconds
+        self._retry_seconds, self._pause = retry_seconds, pause
         self.reader = CorpusReader(job.corpus, shards)
         self._map = ShardMap(job.corpus, shards)
         self._plane, self._job, self._shards, self._coordinator = plane, job, shards, coordinator
@@ -167,27 +173,39 @@ class TokenSource:
         return self._soon
 
     def _sources(self, readers: Sequence[str]) -> Sequence[str]:
-        """Return the peers that read the same, a different one first for each peer, and last the coordinator."""
+        """Return the peers that read the same, a different one first for each peer, and the coordinator after some of
+        them: they have its line spared, but where none has the file, as when a run begins, it is soon asked."""
         _, me = self._asked
         turn = readers.index(me) if me in readers else 0
         others = [peer for peer in [*readers[turn:], *readers[:turn]] if peer != me]
-        return [*others, self._coordinator]
+        return [*others[:BEFORE], self._coordinator, *others[BEFORE:]]
 
     async def _fetch(self, file: KeptFile) -> None:
-        sha256 = file.sha256
-        while not self._shards.has(sha256):
-            for peer in self._sources(file.readers):
+        while True:
+            sources = list(self._sources(file.readers))
+            while (offer := await self._first_offer(sources, file)) is not None:
                 try:
-                    data = await fetch_shard(self._plane, peer, sha256, file.bytes)
+                    data = await offer.take()
                 except ConnectionError:
-                    continue
+                    sources.remove(offer.peer)
                 except Refused as error:
                     log.warning("%s; trying another peer", error)
-                    continue
-                if data is not None:
-                    self._shards.add(sha256, data)
-                    log.debug("token shard %s from %s", sha256[:8], short(peer))
-                    break
-            else:
-                log.warning("nobody offers token shard %s now; trying again", sha256[:8])
-                await asyncio.sleep(self._retry_seconds)
+                    sources.remove(offer.peer)
+                else:
+                    self._shards.add(file.sha256, data)
+                    log.debug("token shard %s from %s", file.sha256[:8], short(offer.peer))
+                    return
+            log.warning("nobody offers token shard %s now; trying again", file.sha256[:8])
+            await asyncio.sleep(self._retry_seconds)
+
+    async def _first_offer(self, sources: Sequence[str], file: KeptFile) -> ShardOffer | None:
+        return await first_offer([partial(self._ask, peer, file) for peer in sources], self._pause)
+
+    async def _ask(self, peer: str, file: KeptFile) -> ShardOffer | None:
+        try:
+            return await ask_for_shard(self._plane, peer, file.sha256, file.bytes)
+        except ConnectionError:
+            return None
+        except Refused as error:
+            log.warning("%s; trying another peer", error)
+            return None

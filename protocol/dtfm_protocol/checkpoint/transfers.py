@@ -193,31 +193,56 @@ def _pieces(data: Bytes | Path) -> Iterator[Bytes]:
             yield view[offset : offset + _PIECE]
 
 
-async def fetch_shard(plane: DataPlane, peer: str, sha256: str, size: int) -> bytes | None:
-    """Fetch a token shard of `size` bytes from `peer` and check its hash; None if the peer has none.
+class ShardOffer:
+    """A peer's offer of a token shard, which is to be taken or declined."""
+
+    def __init__(self, stream: Stream, sha256: str, size: int) -> None:
+        self._stream, self._sha256, self._size = stream, sha256, size
+        self.peer = stream.peer
+
+    async def take(self) -> bytes:
+        """Return the shard, once all of it is here.
+
+        Raises:
+            Refused: what came has another hash.
+            ConnectionError: the peer is gone.
+        """
+        try:
+            data = bytes(await self._stream.read(self._size))
+        finally:
+            await self._stream.close()
+        if hashlib.sha256(data).hexdigest() != self._sha256:
+            raise Refused(f"{short(self.peer)} sent a shard with another hash")
+        return data
+
+    async def decline(self) -> None:
+        """Have the peer send no more of it."""
+        await self._stream.close()
+
+
+async def ask_for_shard(plane: DataPlane, peer: str, sha256: str, size: int) -> ShardOffer | None:
+    """Ask `peer` for a token shard of `size` bytes; None if it has none.
 
     Raises:
-        Refused: what came has another hash, or what is offered another size, or it is larger than any shard.
-        ConnectionError: the peer is gone.
+        Refused: what is offered has another size, or is larger than any shard.
+        ConnectionError: the peer cannot be reached, or is gone.
     """
     stream = await plane.open(peer, SHARDS)
+    offer = None
     try:
         await write_message(stream, WantShard(sha256=sha256))
         found = await read_message(stream, TransferReply)
-        if found.size is None:
-            return None
-        if found.size > SHARD_LIMIT or found.size != size:
+        if found.size is not None and (found.size > SHARD_LIMIT or found.size != size):
             raise Refused(f"{short(peer)} offers a shard of {found.size} bytes, not {size}")
-        data = bytes(await stream.read(found.size))
+        offer = None if found.size is None else ShardOffer(stream, sha256, found.size)
     finally:
-        await stream.close()
-    if hashlib.sha256(data).hexdigest() != sha256:
-        raise Refused(f"{short(peer)} sent a shard with another hash")
-    return data
+        if offer is None:
+            await stream.close()
+    return offer
 
 
 async def serve_shards(stream: Stream, find: Callable[[str], bytes | None]) -> None:
-    """Answer one `fetch_shard` on a stream; `find` gives the shard of a SHA-256, or None."""
+    """Answer one `ask_for_shard` on a stream; `find` gives the shard of a SHA-256, or None."""
     data = find((await read_message(stream, WantShard)).sha256)
     await write_message(stream, TransferReply(size=None if data is None else len(data)))
     if data is not None:
