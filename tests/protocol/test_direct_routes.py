@@ -15,7 +15,7 @@ from dtfm_protocol.transport.direct_limits import DirectLimits
 from dtfm_protocol.transport.endpoint_exchange import DIRECT
 from dtfm_protocol.transport.in_memory import MemoryStream
 from dtfm_protocol.transport.libp2p import LibP2PDataPlane
-from dtfm_protocol.transport.multiaddress import hosts_of, open_hosts
+from dtfm_protocol.transport.multiaddress import hosts_of
 from dtfm_protocol.transport.route import Route
 from dtfm_protocol.transport.tls_stream import TlsStream
 from dtfm_protocol.wire.stream import Unreachable
@@ -62,16 +62,22 @@ async def test_where_no_address_answers_libp2p_carries_the_stream_and_that_is_re
         assert meeting(a).opened == [DIRECT, "echo", "echo", DIRECT, "echo"]
 
 
+@contextlib.asynccontextmanager
+async def slowly_met(plane: DirectDataPlane) -> AsyncIterator[asyncio.Event]:
+    """libp2p meets nobody until the event is set."""
+    met, goes_on = meeting(plane).open, asyncio.Event()
+
+    async def slowly(peer: str, service: str) -> MemoryStream:
+        await goes_on.wait()
+        return await met(peer, service)
+
+    meeting(plane).open = slowly  # type: ignore[method-assign]
+    yield goes_on
+
+
 async def test_who_is_introduced_with_its_port_is_dialled_before_libp2p_has_met_it() -> None:
-    async with two_peers() as (a, b):
+    async with two_peers() as (a, b), slowly_met(a) as goes_on:
         await b.serve("echo", echo)
-        met, goes_on = meeting(a).open, asyncio.Event()
-
-        async def slowly(peer: str, service: str) -> MemoryStream:
-            await goes_on.wait()
-            return await met(peer, service)
-
-        meeting(a).open = slowly  # type: ignore[method-assign]
         assert b.port == await port_of(b)
         await a.introduce(b.peer_id, await b.addresses(), b.port)
         async with opened(a, b.peer_id, "echo") as stream:
@@ -81,14 +87,16 @@ async def test_who_is_introduced_with_its_port_is_dialled_before_libp2p_has_met_
         goes_on.set()
         await until(lambda: b._route(a.peer_id).endpoint is not None)  # then the other knows this one, too
         assert believed(b, a.peer_id).port == a.port
+        assert believed(a, b.peer_id).port == b.port
         assert meeting(a).opened == [DIRECT]
+        with pytest.raises(Unreachable):
+            await a.open(b.peer_id, "nothing")
 
 
 @pytest.mark.parametrize("gone", [True, False])
-async def test_where_a_port_is_another_one_libp2p_tells_the_right_one(gone: bool) -> None:
+async def test_where_a_port_is_another_one_the_peer_itself_tells_the_right_one(gone: bool) -> None:
     """Nobody listens there, or somebody else."""
-    world = World()
-    async with two_peers() as (a, b), world.peer(CAROL) as c:
+    async with two_peers() as (a, b), World().peer(CAROL) as c:
         await b.serve("echo", echo)
         with socket.create_server(("127.0.0.1", 0)) as taken:
             free = taken.getsockname()[1]
@@ -98,13 +106,17 @@ async def test_where_a_port_is_another_one_libp2p_tells_the_right_one(gone: bool
         assert believed(a, b.peer_id).port == b.port
 
 
-async def test_a_port_of_who_has_relays_is_not_dialled_before_libp2p_has_met_it() -> None:
-    async with two_peers() as (a, b):
-        relayed = f"/ip4/192.0.2.9/tcp/4001/p2p/{CAROL.peer_id}/p2p-circuit/p2p/{b.peer_id}"
-        await a.introduce(b.peer_id, (*await b.addresses(), relayed), b.port)
-        assert a._route(b.peer_id).endpoint is None
-        await a.introduce(b.peer_id, (), b.port)
-        assert a._route(b.peer_id).endpoint is None
+async def test_a_host_that_does_not_answer_as_told_is_not_waited_for_where_the_peer_tells_another() -> None:
+    async with two_peers(DirectLimits(connect=60.0)) as (a, b):
+        await b.serve("echo", echo)
+        with socket.create_server(("127.0.0.1", 0), backlog=0) as full, contextlib.ExitStack() as stack:
+            for _ in range(4):  # its backlog is full, so a connection request gets no answer
+                waiting = stack.enter_context(socket.socket())
+                waiting.setblocking(False)
+                waiting.connect_ex(full.getsockname())
+            await a.introduce(b.peer_id, await b.addresses(), full.getsockname()[1])
+            async with asyncio.timeout(30), opened(a, b.peer_id, "echo") as stream:
+                await echoed(stream, b"x")
 
 
 async def test_what_others_say_of_a_peer_is_not_taken_for_more_than_its_own_word() -> None:
@@ -112,7 +124,21 @@ async def test_what_others_say_of_a_peer_is_not_taken_for_more_than_its_own_word
         await b.serve("echo", echo)
         await (await a.open(b.peer_id, "echo")).close()
         await a.introduce(b.peer_id, await b.addresses(), 1)
+        async with opened(a, b.peer_id, "echo") as stream:
+            await echoed(stream, b"x")
         assert believed(a, b.peer_id).port == b.port
+        assert meeting(a).opened == [DIRECT]
+
+
+async def test_who_stops_waiting_for_a_dialled_stream_leaves_no_connection() -> None:
+    async with two_peers() as (a, b), slowly_met(a):
+        await b.serve("echo", echo)
+        await a.introduce(b.peer_id, await b.addresses(), b.port)
+        opening = asyncio.create_task(a.open(b.peer_id, "echo"))
+        await asyncio.sleep(0)
+        opening.cancel()
+        await asyncio.gather(opening, return_exceptions=True)
+        assert list(a._connections.streams_with(b.peer_id)) == []
 
 
 async def test_a_host_that_does_not_answer_costs_two_seconds_at_most() -> None:
@@ -194,13 +220,6 @@ async def test_a_peer_on_ipv6_is_reached_where_there_is_ipv6() -> None:
         await b.serve("echo", echo)
         async with opened(a, b.peer_id, "echo") as stream:
             await echoed(stream, b"x")
-
-
-def test_who_has_relays_takes_no_connections_from_everywhere() -> None:
-    own, relay = "/ip4/192.0.2.1/tcp/4001/p2p/x", "/ip4/192.0.2.9/tcp/4001/p2p/relay/p2p-circuit/p2p/x"
-    assert open_hosts((own,)) == ("192.0.2.1",)
-    assert open_hosts((own, relay)) == ()
-    assert open_hosts(()) == ()
 
 
 def test_the_hosts_of_addresses_are_those_at_which_the_peer_itself_listens() -> None:

@@ -8,7 +8,6 @@ from dtfm_protocol.process.timeouts import TIMEOUTS
 from dtfm_protocol.transport.route import (
     BothSidesTried,
     EndpointLearned,
-    EndpointTold,
     Event,
     LookedAgain,
     Move,
@@ -56,11 +55,6 @@ LATER = NOW + TIMEOUTS.detour
         (NEW, StreamOpened(Move.LIBP2P, "direct", NOW), Route(detour=LATER, way="direct"), []),
         (DETOUR, StreamOpened(Move.PUNCH, "punched", NOW), PUNCHED, []),
         (PUNCHED, StreamOpened(Move.LIBP2P, "relayed", NOW), replace(PUNCHED, way="relayed"), []),
-        # what others say of it, as long as it has not said more itself
-        (NEW, EndpointTold(HERE), Route(endpoint=HERE), []),
-        (DETOUR, EndpointTold(THERE), DETOUR, []),
-        (DIRECT, EndpointTold(THERE), DIRECT, []),
-        (Route(endpoint=THERE), EndpointLearned(HERE, False, True), Route(endpoint=HERE), []),
         # what the peer says of itself
         (NEW, EndpointLearned(HERE, False, True), Route(endpoint=HERE), []),
         (NEW, EndpointLearned(HERE, True, True), RELAYED, []),
@@ -104,7 +98,6 @@ def reachable() -> set[Route]:
         for relayed in (False, True)
         for asked in (False, True)
     ]
-    events += [EndpointTold(at) for at in (HERE, THERE)]
     for now in (0.0, 1.0, TIMEOUTS.detour + 1.0):
         events += [StreamWanted(now), BothSidesTried(True, now), BothSidesTried(False, now)]
         events += [StreamOpened(Move.DIAL, "direct", now), StreamOpened(Move.PUNCH, "punched", now)]

@@ -21,12 +21,11 @@ from dtfm_protocol.transport.direct_limits import DirectLimits
 from dtfm_protocol.transport.endpoint_exchange import DIRECT, EndpointExchange
 from dtfm_protocol.transport.hole_punching import PUNCH, SEEN, HolePuncher
 from dtfm_protocol.transport.libp2p import LibP2PDataPlane
-from dtfm_protocol.transport.multiaddress import hosts_of, open_hosts
+from dtfm_protocol.transport.multiaddress import hosts_of
 from dtfm_protocol.transport.rate_cap import TrafficCaps
 from dtfm_protocol.transport.route import (
     BothSidesTried,
     EndpointLearned,
-    EndpointTold,
     Event,
     LookedAgain,
     Move,
@@ -133,15 +132,13 @@ class DirectDataPlane:
         return self._connections.port
 
     async def introduce(self, peer: str, addresses: tuple[str, ...], port: int | None = None) -> None:
-        """Tell where `peer` can be reached, as `DataPlane.introduce`. Where it may be dialled at once, nobody waits for
-        libp2p to meet it: that takes more round trips than all that follows."""
-        hosts = open_hosts(addresses)[:HOST_LIMIT]
-        if port is None or not hosts or self._route(peer).endpoint is not None:
+        """Tell where `peer` can be reached, as `DataPlane.introduce`. Where its port is given, and nothing speaks
+        against dialling, libp2p meets it when it is needed: then nobody waits for that."""
+        hosts, route = hosts_of(addresses)[:HOST_LIMIT], self._route(peer)
+        if port is None or not hosts or route.is_relayed or route.detour is not None:
             await self.libp2p.introduce(peer, addresses)
-            return
-        told = Endpoint(hosts=hosts, port=port)
-        self._on(peer, EndpointTold(told))
-        self._spawn(self._endpoints.meet(peer, addresses, told))
+        else:
+            self._endpoints.told(peer, addresses, Endpoint(hosts=hosts, port=port))
 
     async def serve(self, service: str, handler: Handler) -> None:
         """Answer streams to `service`, direct ones and libp2p's, as `DataPlane.serve`."""
@@ -215,6 +212,10 @@ class DirectDataPlane:
             NoWay: only libp2p may reach it.
             Unreachable: the peer does not offer the service.
         """
+        if hole is None and self._route(peer).endpoint is None:
+            told = self._endpoints.where_told(peer)
+            if told is not None and (stream := await self._dial_as_told(peer, told, service)) is not None:
+                return stream
         route, fault = self._route(peer), None
         known = route.endpoint
         if known is not None and route.may_dial(anyway=anyway):
@@ -228,6 +229,31 @@ class DirectDataPlane:
         if not self._route(peer).may_dial(anyway=anyway):
             raise NoWay("only a relay reaches it")
         return await self._connections.dial(peer, endpoint, service, hole)
+
+    async def _dial_as_told(self, peer: str, told: Endpoint, service: str) -> TlsStream | None:
+        """Open a stream where others say that a peer takes connections, while it is asked for that itself, which takes
+        more round trips; None where it says something else, or only a relay reaches it, or nobody answers there.
+
+        Raises:
+            Unreachable: the peer does not offer the service.
+        """
+        stream: TlsStream | None = None
+        dialling = asyncio.create_task(self._connections.dial(peer, told, service))
+        asking = self._spawn(self._endpoints.meet(peer))  # goes on, so that the other knows this one's endpoint, too
+        try:
+            await asyncio.wait({dialling, asking}, return_when=asyncio.FIRST_COMPLETED)
+            route = self._route(peer)
+            if dialling.done() or (route.endpoint in (None, told) and not route.is_relayed):
+                stream = await dialling
+        except NoWay as error:
+            log.debug("%s is not where others say: %s", short(peer), error)
+        finally:
+            if stream is None:
+                dialling.cancel()
+                (late,) = await asyncio.gather(dialling, return_exceptions=True)
+                if isinstance(late, TlsStream):
+                    late.abort()
+        return stream
 
     def _learn(self, peer: str, endpoint: Endpoint, way: Way, is_asked: bool) -> None:
         """Note where a peer, which libp2p has proven to be it, takes connections."""
@@ -251,10 +277,11 @@ class DirectDataPlane:
         is_open = await self._puncher.answer(meeting)
         self._on(meeting.peer, BothSidesTried(is_open, _now()))
 
-    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+    def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
 
 def _now() -> float:

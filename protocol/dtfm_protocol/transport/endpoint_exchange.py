@@ -11,6 +11,8 @@ from dtfm_protocol.wire.stream import Stream, Unreachable, Way, read_message, wr
 
 DIRECT = "direct"
 """The libp2p service at which two peers tell each other how to connect."""
+MOST_TOLD = 4096
+"""Peers of whom it is kept where others say that they are."""
 ENDPOINT_LIMIT = 16 << 10
 """Bytes of the largest `Endpoint` message."""
 
@@ -41,6 +43,18 @@ class EndpointExchange:
         self._libp2p, self._own, self._known, self._learn = libp2p, own, known, learn
         self._patience = patience
         self._asking: dict[str, asyncio.Lock] = {}
+        self._told: dict[str, tuple[tuple[str, ...], Endpoint]] = {}
+        """Multiaddresses of peers that libp2p has not met, and their endpoints, as others say."""
+
+    def told(self, peer: str, addresses: tuple[str, ...], endpoint: Endpoint) -> None:
+        """Take note of where others say that `peer` is, until it is asked."""
+        self._told[peer] = addresses, endpoint
+        while len(self._told) > MOST_TOLD:
+            del self._told[next(iter(self._told))]
+
+    def where_told(self, peer: str) -> Endpoint | None:
+        """Return where others say that `peer` takes connections, if it has not been asked since."""
+        return self._told[peer][1] if peer in self._told else None
 
     async def ask(self, peer: str, outdated: Endpoint | None) -> Endpoint:
         """Return the endpoint of `peer`, exchanged for this peer's unless somebody else just has.
@@ -56,6 +70,9 @@ class EndpointExchange:
             if known is not None and known is not outdated:
                 return known
             try:
+                if peer in self._told:
+                    with contextlib.suppress(Unreachable):  # somebody may know better
+                        await self._libp2p.introduce(peer, self._told[peer][0])
                 stream = await self._libp2p.open(peer, DIRECT)
                 try:
                     async with asyncio.timeout(self._patience):
@@ -66,18 +83,14 @@ class EndpointExchange:
                     await stream.close()
             except (ConnectionError, Refused, TimeoutError) as error:
                 raise NoWay(str(error) or "no answer") from None
+            finally:
+                self._told.pop(peer, None)
             return told
 
-    async def meet(self, peer: str, addresses: tuple[str, ...], told: Endpoint) -> None:
-        """Meet `peer` over libp2p and exchange endpoints, so that it knows this one's as well; nobody waits for it.
-
-        Args:
-            addresses: multiaddresses at which it is reached.
-            told: what others have said of its endpoint.
-        """
-        with contextlib.suppress(NoWay, Unreachable):  # whoever wants a stream finds out
-            await self._libp2p.introduce(peer, addresses)
-            await self.ask(peer, told)
+    async def meet(self, peer: str) -> None:
+        """Have `peer` be asked if it is not known, for it to know this one's endpoint, too."""
+        with contextlib.suppress(NoWay):  # whoever wants a stream finds out
+            await self.ask(peer, None)
 
     async def answer(self, stream: Stream) -> None:
         """Answer a peer's `ask`."""

@@ -52,12 +52,6 @@ def hosts_of(addresses: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(at.host for at in found if at is not None))
 
 
-def open_hosts(addresses: tuple[str, ...]) -> tuple[str, ...]:
-    """List the hosts at which a peer takes connections from everywhere, as far as its multiaddresses tell: none where
-    it has relays."""
-    return () if any(CIRCUIT in address for address in addresses) else hosts_of(addresses)
-
-
 def is_local(listen: str) -> bool:
     """Whether only this machine reaches the host at which a peer listens."""
     return listen.startswith(_LOOPBACK)

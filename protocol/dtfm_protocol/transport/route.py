@@ -83,13 +83,6 @@ class EndpointLearned:
 
 
 @dataclass(frozen=True)
-class EndpointTold:
-    """An event: others say that the peer takes connections there, which a connection has yet to show."""
-
-    endpoint: Endpoint
-
-
-@dataclass(frozen=True)
 class BothSidesTried:
     """An event: the peer wanted to open a connection from both sides, and that is over."""
 
@@ -106,7 +99,7 @@ class LookedAgain:
     """The move that works now, `DIAL` or `PUNCH`; None: dialling does not."""
 
 
-Event = StreamWanted | MoveFailed | StreamOpened | EndpointLearned | EndpointTold | BothSidesTried | LookedAgain
+Event = StreamWanted | MoveFailed | StreamOpened | EndpointLearned | BothSidesTried | LookedAgain
 """An event that changes what is known of a route."""
 
 
@@ -143,8 +136,6 @@ def on(route: Route, event: Event) -> tuple[Route, tuple[Move, ...]]:
             if endpoint == route.endpoint:
                 return route, ()
             return replace(route, endpoint=endpoint, is_relayed=is_relayed, detour=None), ()
-        case EndpointTold(endpoint):
-            return (replace(route, endpoint=endpoint) if route.endpoint is None else route), ()
         case BothSidesTried(is_open, now):
             if not route.is_relayed:
                 return route, ()
