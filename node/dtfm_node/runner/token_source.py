@@ -181,7 +181,7 @@ class TokenSource:
         return [*others[:BEFORE], self._coordinator, *others[BEFORE:]]
 
     async def _fetch(self, file: KeptFile) -> None:
-        while True:
+        while not self._shards.has(file.sha256):
             sources = list(self._sources(file.readers))
             while (offer := await self._first_offer(sources, file)) is not None:
                 try:
