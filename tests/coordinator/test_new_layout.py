@@ -136,6 +136,28 @@ async def test_who_has_filled_rounds_while_others_were_waited_for_does_not_measu
     assert not beside if rehearsed else len(beside) > len(peers)
 
 
+@pytest.mark.parametrize(("seconds", "taken"), [(0.96, "abcd"), (0.94, "efgh")])
+async def test_a_plan_that_was_rehearsed_is_taken_where_another_one_is_not_worth_measuring_for(
+    tmp_path: Path, seconds: float, taken: str
+) -> None:
+    swarm, peers = Swarm(tmp_path, 3, 8), "abcdefgh"
+    swarm.planner.seconds_of = lambda plan, view: seconds if "h" in plan.peers else 1.0
+    swarm.planner.chosen = "abcd"
+    await swarm.join(*peers[:-1])
+    waiting = asyncio.create_task(swarm.layout())
+    await until(lambda: bool(swarm.planned) and "7 of 8 are ready" in swarm.phases[-1].text)
+    asked, swarm.planner.chosen = len(swarm.asked), "efgh"
+    await swarm.join("h")
+    plan = await waiting
+    assert ids_of(plan) == taken
+    assert swarm.planner.begun[-1] is not None
+    assert ids_of(swarm.planner.begun[-1]) == "abcd", "the search begins with it"
+    of_plan = [pair for pair in swarm.asked if {*pair} <= {*"efgh"}]
+    assert len(of_plan) == 6 if taken == "efgh" else len(swarm.asked) == asked + 2, "a newcomer's own links"
+    if taken == "abcd":
+        assert plan.idle == tuple("efgh")
+
+
 @pytest.mark.parametrize(("needed", "beside"), [(4, "abc"), (5, "")])
 async def test_of_four_three_find_out_what_their_lines_carry_before_the_last_comes(
     tmp_path: Path, needed: int, beside: str

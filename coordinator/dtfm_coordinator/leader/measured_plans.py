@@ -35,6 +35,8 @@ class MeasuredPlans:
         self._links = state.links
         self._rehearsed = frozenset[str]()
         """Peers for whom a plan was rehearsed last, from beginning to end."""
+        self._rehearsal: Plan | None = None
+        """That plan."""
 
     async def make(
         self,
@@ -52,13 +54,14 @@ class MeasuredPlans:
         return await self._make(members, horizon, standstill, apart, rehearsed=False)
 
     async def rehearse(self, members: list[Member]) -> None:
-        """Make a first plan for `members` that none will follow, so that its links are known when there is one to make.
+        """Make a plan for `members` before all are here, so that its links are known when there is a first one to make.
+        That is another one if it is worth measuring its links.
 
         Raises:
             UserError: no layout fits.
         """
-        self._rehearsed = frozenset()
-        await self._make(members, None, 0.0, (), rehearsed=True)
+        self._rehearsed, self._rehearsal = frozenset(), None
+        self._rehearsal = await self._make(members, None, 0.0, (), rehearsed=True)
         self._rehearsed = frozenset(member.peer for member in members)
 
     async def _make(
@@ -77,8 +80,8 @@ class MeasuredPlans:
         revision = PlanRevision(
             self._links, tied=planner.is_tied, carried=carried, first=before is None, rehearsed=self._rehearsed
         )
-        plan: Plan | None = None
-        made: list[Plan] = []
+        plan = self._rehearsed_for(members) if before is None and not apart else None
+        made = [] if plan is None else [plan]
         while True:
             if not rehearsed:
                 await self._say("planning", f"planning for {len(members)} nodes")
@@ -103,6 +106,14 @@ class MeasuredPlans:
                 if before is None and (best := await asyncio.to_thread(self._kept, made[:-1], plan, view, 1.0)):
                     return best
                 return await asyncio.to_thread(planner.priced, plan, view) if rounds else plan
+
+    def _rehearsed_for(self, members: list[Member]) -> Plan | None:
+        """Return the plan that was rehearsed last, where all of its peers are among `members`; who else is there stands
+        by."""
+        plan, there = self._rehearsal, [member.peer for member in members]
+        if plan is None or not set(plan.peers) <= {*there}:
+            return None
+        return plan.model_copy(update={"idle": tuple(peer for peer in there if peer not in plan.peers)})
 
     def _save(self, view: View, rehearsed: bool) -> None:
         if not rehearsed:
