@@ -33,6 +33,7 @@ from dtfm_protocol.control.mqtt import Reader
 from dtfm_protocol.discovery.records import Limits, Link, LinkReport, Profile
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.identity.keys import Identity
+from dtfm_protocol.job.amendment import Settings
 from dtfm_protocol.job.job_file import Checkpointing, Evaluation, Planning, Training
 from dtfm_protocol.job.metrics_file import MetricsFile
 from dtfm_protocol.job.resolved_job import Corpus, ResolvedJob, Shard
@@ -137,6 +138,7 @@ class Drawing:
 
     layers = LAYERS
     is_tied = False
+    settings = Settings.of(JOB)
 
     def __init__(self, fewest_nodes: int) -> None:
         self.fewest_nodes = self.fewest_in_run = self.needed = fewest_nodes

@@ -74,6 +74,16 @@ def test_where_few_lines_are_known_alike_links_may_be_chance(lines: int) -> None
     assert found(homes(lines), p1=(0.02, 0.05), p4=(0.02, 0.05)) == (Limits(), ["new"])
 
 
+def test_a_link_beside_other_traffic_does_not_show_a_line() -> None:
+    links = homes()
+    for other, is_least in (("p1", False), ("p4", True)):
+        seen = link(0.05, 0.02).model_copy(update={"is_least": is_least})
+        links.reported(other, LinkReport(links={"new": seen}))
+    fans = list(links.limits.fans([*HOMES, "new"], links.gbps, links.gbps_alone))
+    assert [fan.centre for turn in fans for fan in turn] == ["new"]
+    assert links.limits.of("new") == Limits()
+
+
 def test_what_a_newcomer_says_of_others_does_not_make_room_for_it() -> None:
     """Nobody else has ever sent those so much."""
     links = homes(down=None)

@@ -16,6 +16,8 @@
 - `plan_watch`: watch over the plan in force: what would make another plan better, or end this one
 - `planner`: planner of a job: from a view of the swarm to the plan that is published, the owner's forced layout or the
   allocator's
+- `rehearsal`: rehearsal of a first plan: one that was made, and its links measured, while the last nodes were waited
+  for (pure)
 - `spare_measuring`: measuring, while training goes well, of the links that would change the plan most
 - `standstill`: standstill of a run at the end of a step, as its owner wishes: nodes do nothing, and the state is kept
 - `standstill_words`: what is said of a run that stands still, to its owner and to all (pure)

@@ -78,7 +78,7 @@ class LinkMeasuring:
             await self._say("probing", f"measuring links: round {number}")
             disturbs = any({*pair} & {*busy} and frozenset(pair) not in doubted for pair in pairs)
             await self._measure(pairs, places, quick=not disturbs)
-        fans = list(self._links.limits.fans(peers, self._links.gbps)) if limits else []
+        fans = list(self._links.limits.fans(peers, self._links.gbps, self._links.gbps_alone)) if limits else []
         for number, fanned in enumerate(fans, 1):
             await self._say("probing", f"measuring what nodes can send in all: round {number} of {len(fans)}")
             await self._have_probed(ProbeRound(id=_now(), fans=tuple(fanned), **places))

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Collection
 from dtfm_coordinator.faults.accusations import Quarrel
 from dtfm_coordinator.leader.lead_context import LeadContext
 from dtfm_coordinator.leader.link_measuring import LinkMeasuring
+from dtfm_coordinator.leader.rehearsal import Rehearsal
 from dtfm_coordinator.links.plan_pairs import pairs_of
 from dtfm_coordinator.links.plan_revision import PlanRevision
 from dtfm_coordinator.links.view_bounds import at_least
@@ -33,10 +34,8 @@ class MeasuredPlans:
         """Take the tools; `say` tells the swarm what is done, by name and text of a phase, as `Announcer.say`."""
         self._context, self._state, self._say, self._measuring = context, state, say, measuring
         self._links = state.links
-        self._rehearsed = frozenset[str]()
-        """Peers for whom a plan was rehearsed last, from beginning to end."""
-        self._rehearsal: Plan | None = None
-        """That plan."""
+        self._rehearsal: Rehearsal | None = None
+        """The last one; None: there was none, or it was broken off."""
 
     async def make(
         self,
@@ -60,9 +59,9 @@ class MeasuredPlans:
         Raises:
             UserError: no layout fits.
         """
-        self._rehearsed, self._rehearsal = frozenset(), None
-        self._rehearsal = await self._make(members, None, 0.0, (), rehearsed=True)
-        self._rehearsed = frozenset(member.peer for member in members)
+        self._rehearsal, settings = None, self._context.planner.settings
+        plan = await self._make(members, None, 0.0, (), rehearsed=True)
+        self._rehearsal = Rehearsal.of(plan, settings, members)
 
     async def _make(
         self,
@@ -77,10 +76,16 @@ class MeasuredPlans:
         planner = self._context.planner
         before = self._state.plan
         carried = pairs_of(before, tied=planner.is_tied) if before is not None else frozenset[frozenset[str]]()
+        rehearsal, plan = self._rehearsal if before is None else None, None
         revision = PlanRevision(
-            self._links, tied=planner.is_tied, carried=carried, first=before is None, rehearsed=self._rehearsed
+            self._links,
+            tied=planner.is_tied,
+            carried=carried,
+            first=before is None,
+            rehearsed=rehearsal.sessions if rehearsal is not None else (),
         )
-        plan = self._rehearsed_for(members) if before is None and not apart else None
+        if rehearsal is not None and not apart:
+            plan = rehearsal.plan_for(members, planner.settings)
         made = [] if plan is None else [plan]
         while True:
             if not rehearsed:
@@ -106,14 +111,6 @@ class MeasuredPlans:
                 if before is None and (best := await asyncio.to_thread(self._kept, made[:-1], plan, view, 1.0)):
                     return best
                 return await asyncio.to_thread(planner.priced, plan, view) if rounds else plan
-
-    def _rehearsed_for(self, members: list[Member]) -> Plan | None:
-        """Return the plan that was rehearsed last, where all of its peers are among `members`; who else is there stands
-        by."""
-        plan, there = self._rehearsal, [member.peer for member in members]
-        if plan is None or not set(plan.peers) <= {*there}:
-            return None
-        return plan.model_copy(update={"idle": tuple(peer for peer in there if peer not in plan.peers)})
 
     def _save(self, view: View, rehearsed: bool) -> None:
         if not rehearsed:

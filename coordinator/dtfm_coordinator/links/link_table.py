@@ -116,6 +116,10 @@ class LinkTable:
         """As measured; None where it was not, or in vain."""
         return self._gbps.get((sender, receiver))
 
+    def gbps_alone(self, sender: str, receiver: str) -> float | None:
+        """As measured, where nothing else was on the lines of both ends meanwhile; None elsewhere."""
+        return None if frozenset((sender, receiver)) in self._shared else self.gbps(sender, receiver)
+
     def figures(self, sender: str, receiver: str) -> tuple[float | None, float | None, Way]:
         """Gbit/s, milliseconds one way, and the way, as measured; None where a link was not, or in vain."""
         pair = (sender, receiver)

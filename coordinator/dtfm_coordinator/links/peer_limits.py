@@ -46,14 +46,19 @@ class PeerLimits:
         """Those who were not yet asked what they can send and receive in all."""
         return [peer for peer in peers if peer not in self._asked]
 
-    def fans(self, peers: Sequence[str], gbps: Rates) -> Iterator[list[Fan]]:
+    def fans(self, peers: Sequence[str], gbps: Rates, alone: Rates | None = None) -> Iterator[list[Fan]]:
         """Rounds of disjoint groups in which peers, each once, measure what they can send and receive in all.
 
         Each beside those to which it has the fastest links. Who has none that is slow, or too few, is left out: what
         they share is then no home's line. So is whose line its links show.
+
+        Args:
+            gbps: of links as they were measured.
+            alone: of links that were measured while nothing else was on their ends' lines; None: all were.
         """
         for peer in self.unasked(peers):
-            if (shown := self._shown(peer, [other for other in peers if other != peer], gbps)) is not None:
+            others = [other for other in peers if other != peer]
+            if (shown := self._shown(peer, others, alone or gbps)) is not None:
                 self.reported(peer, shown)
         left = self.unasked(peers)
         while left:
