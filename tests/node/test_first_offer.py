@@ -95,10 +95,10 @@ async def test_what_comes_is_what_was_asked_for_or_refused(data: bytes) -> None:
     assert offer is not None
     assert offer.peer == "b"
     if data == DATA:
-        assert await offer.take() == DATA
+        assert await offer.take(30) == DATA
     else:
         with pytest.raises(Refused, match="sent a shard with another hash"):
-            await offer.take()
+            await offer.take(30)
 
 
 async def test_who_is_declined_sends_no_more() -> None:

@@ -66,12 +66,14 @@ class Members:
     def folder(self, peer: str) -> ShardFolder:
         return ShardFolder(self.home / peer)
 
-    def source(self, peer: str, limit: float = float("inf")) -> TokenSource:
-        """A source on a disk of so many bytes."""
+    def source(self, peer: str, limit: float = float("inf"), patience: float = 60.0) -> TokenSource:
+        """A source on a disk of so many bytes, which waits for others so many seconds."""
         folder, budget = self.folder(peer), DiskBudget(limit)
         budget.counts(lambda: sum(folder.sizes().values()))
         plane = MemoryDataPlane(self.network, peer)
-        return TokenSource(plane, self.job, folder, OWNER, retry_seconds=0.01, budget=budget, pause=60.0)
+        return TokenSource(
+            plane, self.job, folder, OWNER, retry_seconds=0.01, budget=budget, pause=60.0, piece_seconds=patience
+        )
 
     async def serve(self, peer: str) -> None:
         folder = self.folder(peer)
@@ -224,6 +226,28 @@ async def test_a_shard_of_another_size_than_the_job_says_is_not_read(job: Resolv
     await MemoryDataPlane(members.network, OWNER).serve(SHARDS, swollen)
     with pytest.raises(Refused, match="offers a shard of 1048576 bytes, not 128"):
         await ask_for_shard(MemoryDataPlane(members.network, "a"), OWNER, job.corpus.shards[0].sha256, 128)
+
+
+@pytest.mark.parametrize("sent", [None, 0, 64])
+async def test_who_keeps_a_reader_waiting_is_given_up_and_asked_last_from_then_on(
+    job: ResolvedJob, tmp_path: Path, sent: int | None
+) -> None:
+    members, asked = Members(job, tmp_path), Counter[str]()
+    await members.serve(OWNER)
+
+    async def stall(stream: Stream) -> None:
+        asked["b"] += 1
+        await read_message(stream, WantShard)
+        if sent is not None:
+            await write_message(stream, TransferReply(size=128))
+            await stream.write(bytes(sent))
+        await asyncio.Event().wait()
+
+    await MemoryDataPlane(members.network, "b").serve(SHARDS, stall)
+    await asyncio.wait_for(members.source("a", patience=0.05).ensure(PLAN, "a", 1), 30)
+    assert members.held("a") == wanted(job, "a", 1)
+    assert len(wanted(job, "a", 1)) > 1
+    assert asked["b"] == 1
 
 
 @pytest.mark.parametrize("peer", ["a", "m", "y"])

@@ -51,6 +51,7 @@ class TokenSource:
         budget: DiskBudget | None = None,
         batches: Batches | None = None,
         pause: float = PAUSE_SECONDS,
+        piece_seconds: float = TIMEOUTS.piece,
     ) -> None:
         """Nothing is fetched before `ensure`.
 
@@ -59,13 +60,16 @@ class TokenSource:
             budget: of the disk on which `shards` lie; None: unlimited.
             retry_seconds: see `Timeouts.tokens_retry`.
             pause: seconds after which the next peer is asked, too.
+            piece_seconds: see `Timeouts.piece`.
         """
-        self._retry_seconds, self._pause = retry_seconds, pause
+        self._retry_seconds, self._pause, self._piece_seconds = retry_seconds, pause, piece_seconds
         self.reader = CorpusReader(job.corpus, shards)
         self._map = ShardMap(job.corpus, shards)
         self._plane, self._job, self._shards, self._coordinator = plane, job, shards, coordinator
         self._batches = batches or Batches(job.corpus, job.training, job.evaluation)
         self._fetching = asyncio.Lock()
+        self._unreliable: set[str] = set()
+        """Peers that offered a file and did not give it, or did not answer."""
         self._budget = budget or DiskBudget()
         self._asked: tuple[Plan, str]
         self._step = 0
@@ -174,23 +178,25 @@ class TokenSource:
 
     def _sources(self, readers: Sequence[str]) -> Sequence[str]:
         """Return the peers that read the same, a different one first for each peer, and the coordinator after some of
-        them: they have its line spared, but where none has the file, as when a run begins, it is soon asked."""
+        them: they have its line spared, but where none has the file, as when a run begins, it is soon asked. Whoever
+        has once not kept an offer comes last: nobody can hold up one file after the other."""
         _, me = self._asked
         turn = readers.index(me) if me in readers else 0
         others = [peer for peer in [*readers[turn:], *readers[:turn]] if peer != me]
-        return [*others[:BEFORE], self._coordinator, *others[BEFORE:]]
+        first = [peer for peer in others if peer not in self._unreliable]
+        last = [peer for peer in others if peer in self._unreliable]
+        return [*first[:BEFORE], self._coordinator, *first[BEFORE:], *last]
 
     async def _fetch(self, file: KeptFile) -> None:
         while not self._shards.has(file.sha256):
             sources = list(self._sources(file.readers))
             while (offer := await self._first_offer(sources, file)) is not None:
                 try:
-                    data = await offer.take()
-                except ConnectionError:
-                    sources.remove(offer.peer)
-                except Refused as error:
+                    data = await offer.take(self._piece_seconds)
+                except (ConnectionError, Refused) as error:
                     log.warning("%s; trying another peer", error)
                     sources.remove(offer.peer)
+                    self._unreliable.add(offer.peer)
                 else:
                     self._shards.add(file.sha256, data)
                     log.debug("token shard %s from %s", file.sha256[:8], short(offer.peer))
@@ -203,8 +209,13 @@ class TokenSource:
 
     async def _ask(self, peer: str, file: KeptFile) -> ShardOffer | None:
         try:
-            return await ask_for_shard(self._plane, peer, file.sha256, file.bytes)
+            async with asyncio.timeout(self._piece_seconds):
+                return await ask_for_shard(self._plane, peer, file.sha256, file.bytes)
         except ConnectionError:
+            return None
+        except TimeoutError:
+            log.warning("%s does not say whether it has a shard; trying another peer", short(peer))
+            self._unreliable.add(peer)
             return None
         except Refused as error:
             log.warning("%s; trying another peer", error)

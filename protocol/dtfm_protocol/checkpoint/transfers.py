@@ -1,5 +1,6 @@
 """Bulk transfers over the data plane: token shards by hash, state by parameter name, checkpoint files to be kept."""
 
+import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -200,20 +201,30 @@ class ShardOffer:
         self._stream, self._sha256, self._size = stream, sha256, size
         self.peer = stream.peer
 
-    async def take(self) -> bytes:
+    async def take(self, piece_seconds: float) -> bytes:
         """Return the shard, once all of it is here.
 
+        Args:
+            piece_seconds: limit of each `PIECE_LIMIT` bytes.
+
         Raises:
-            Refused: what came has another hash.
+            Refused: what came has another hash, or it does not come.
             ConnectionError: the peer is gone.
         """
+        data = bytearray()
         try:
-            data = bytes(await self._stream.read(self._size))
+            while (left := self._size - len(data)) > 0:
+                async with asyncio.timeout(piece_seconds):
+                    data += await self._stream.read(min(left, PIECE_LIMIT))
+        except TimeoutError:
+            raise Refused(
+                f"{short(self.peer)} offered a shard and sent too little of it for {piece_seconds:g} s"
+            ) from None
         finally:
             await self._stream.close()
         if hashlib.sha256(data).hexdigest() != self._sha256:
             raise Refused(f"{short(self.peer)} sent a shard with another hash")
-        return data
+        return bytes(data)
 
     async def decline(self) -> None:
         """Have the peer send no more of it."""
