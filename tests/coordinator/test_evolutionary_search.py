@@ -294,6 +294,23 @@ def test_one_device_needs_no_search() -> None:
     assert (found.pipelines, found.idle, found.cost.total) == (((0,),), (), 0.0)
 
 
+def test_one_device_of_many_costs_nothing_whichever_it_is() -> None:
+    network = irregular(64, 0)
+    found = search(
+        network.alpha(),
+        network.beta(),
+        stages=1,
+        replicas=1,
+        activation_bytes=AUTHORS_ACTIVATION_BYTES,
+        gradient_bytes=GRADIENT_BYTES,
+        evaluations=1000,
+    )
+    assert found.proven
+    assert found.cost.total == 0
+    assert [len(route) for route in found.pipelines] == [1]
+    assert len(found.idle) == 63
+
+
 def test_a_walk_meets_each_placement_once() -> None:
     # Where all placements cost alike and the bound is above them, none is left out.
     for devices, stages, replicas in ((9, 3, 3), (8, 2, 3), (6, 6, 1), (7, 2, 2)):

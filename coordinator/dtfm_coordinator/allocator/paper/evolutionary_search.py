@@ -208,10 +208,11 @@ class _Evolution:
                 self._admit(tiled(near, self._stages, self._replicas, width))
                 self._budget.spend(1)
         del near
+        is_free = self._population.placed[0].total == 0.0  # one device alone: nothing is better
         count = partitions(self._devices, self._stages, self._replicas)
         enumerable = count <= enumerate_up_to and provable(self._devices, self._stages) and self._budget.allows(count)
-        proven = enumerable and self._enumerate()
-        if not enumerable and self._devices > 1:
+        proven = is_free or (enumerable and self._enumerate())
+        if not enumerable and not is_free:
             self._evolve()
         pipelines, cost = self._best_as_written()
         used = {device for route in pipelines for device in route}
