@@ -102,3 +102,10 @@ def compiled_inside(function: Callable[P, R]) -> Callable[P, R]:
     """
     wrapped: Callable[P, R] = numba.njit(cache=_KEPT, nogil=True, no_cpython_wrapper=True)(function)
     return wrapped
+
+
+def inlined(function: Callable[P, R]) -> Callable[P, R]:
+    """Have compiled functions contain `function`, a few lines for an innermost loop, instead of calling it: each call
+    counts the references to all arrays that it is given, which takes longer than such lines."""
+    wrapped: Callable[P, R] = numba.njit(inline="always")(function)
+    return wrapped
