@@ -189,7 +189,7 @@ class Timeouts:
     catalogue: float = 60.0
     """Limit of a source's hashing of what it has."""
     piece: float = 60.0
-    """Limit of each piece of a state from a source; then another one is asked."""
+    """Limit of each piece of a state, or of a shard of tokens, from a source; then another one is asked."""
     state_ahead: float = 600.0
     """Time that peers may take to fetch, ahead of a better plan, what they lack for it: others train on meanwhile, so
     that only the plan is late by it. No shorter than a `piece`."""
