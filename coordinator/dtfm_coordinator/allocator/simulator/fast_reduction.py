@@ -365,4 +365,4 @@ def _carried(
         taken[there] = max(begun, taken[there]) + amount / downlink[there]
         ended = max(ended, taken[there])
     free[there] = ended
-    return ended + delay
+    return float(ended + delay)
