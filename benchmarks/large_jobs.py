@@ -78,13 +78,15 @@ def row(name: str, members: int, micro_batches: int, evaluations: int) -> tuple[
     )
 
 
-def rows(evaluations: int, out: Path | None, members: tuple[int, ...]) -> Iterator[tuple[str, ...]]:
+def rows(evaluations: int, out: Path | None, members: tuple[int, ...], *, only_kept: bool) -> Iterator[tuple[str, ...]]:
     """A row for each case with so many members; those that lie beside the table are read from there."""
     console = Console(stderr=True)
     for name, count, micro_batches in CASES:
         if count in members:
             key = f"{name}, {count} members, {micro_batches} micro-batches, {evaluations} evaluations"
-            if key not in values(out):
+            if key not in values(out) and only_kept:
+                console.print(f"not made: {key}")
+            elif key not in values(out):
                 console.print(key)
                 found = row(name, count, micro_batches, evaluations)
                 values_with(out, key, found)
@@ -98,10 +100,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--evaluations", type=int, default=8000, help="layouts that each search may look at")
     parser.add_argument("--members", type=int, nargs="+", default=MEMBERS, help="only these cases")
+    parser.add_argument("--kept", action="store_true", help="make no row, show those that are kept")
     parser.add_argument("--out", type=Path, help="where to keep the table")
     options = parser.parse_args()
-    compile_now(print)
-    found = list(rows(options.evaluations, options.out, tuple(options.members)))
+    if not options.kept:
+        compile_now(print)
+    found = list(rows(options.evaluations, options.out, tuple(options.members), only_kept=options.kept))
     title = f"Simulated seconds of a step, {options.evaluations} layouts a search"
     show(title, HEADINGS, found)
     keep(

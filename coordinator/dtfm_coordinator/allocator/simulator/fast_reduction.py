@@ -199,12 +199,8 @@ def _advance(
     lines: Lines, cuts: Cuts, trees: Ints, between: float, state: _State, now: float, which: int, holder: int
 ) -> None:
     """Let a holder begin the buckets that it may; and those after them that it is done with at once."""
-    known, waits, (reductions, holders), most = (
-        state.known[which, holder],
-        state.waits,
-        cuts.holds.shape,
-        cuts.sizes.shape[1],
-    )
+    (reductions, holders), most = cuts.holds.shape, cuts.sizes.shape[1]
+    known, waits = state.known[which, holder], state.waits
     alpha, beta, free, downlink, taken = lines.alpha, lines.beta, lines.free[holder], lines.downlink, state.taken
     while True:
         # Those that are done are counted anew: a total may have come for any.
