@@ -95,6 +95,13 @@ def rows(evaluations: int, out: Path | None, members: tuple[int, ...], *, only_k
                 yield tuple(values(out)[key])
 
 
+def _left_out(members: list[int], found: list[tuple[str, ...]]) -> str:
+    """Return a sentence about the rows that were not made."""
+    cases = [(name, str(count), f"{micro_batches:,}") for name, count, micro_batches in CASES if count in members]
+    left = [" ".join(case) for case in cases if case not in {one[:3] for one in found}]
+    return f"Not made (network, members, micro-batches): {', '.join(left)}." if left else "All rows were made."
+
+
 def main() -> None:
     """Entry point."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -113,7 +120,7 @@ def main() -> None:
         "A large job on many members",
         f"python -m benchmarks.large_jobs --evaluations {options.evaluations} --members "
         + " ".join(map(str, options.members)),
-        ["Peers by stages.\n", markdown(title, HEADINGS, found)],
+        [f"Peers by stages. {_left_out(options.members, found)}\n", markdown(title, HEADINGS, found)],
     )
 
 
