@@ -4,7 +4,7 @@ import asyncio
 import secrets
 import shutil
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -63,7 +63,7 @@ from dtfm_protocol.identity.keys import Identity
 from dtfm_protocol.identity.signer import Signer
 from dtfm_protocol.job.resolved_job import ResolvedJob
 from dtfm_protocol.model.model_sizes import model_sizes
-from dtfm_protocol.open_planes import open_planes
+from dtfm_protocol.open_planes import Planes, open_planes
 from dtfm_protocol.process.freshness_files import message_counter
 from dtfm_protocol.process.product_version import product_version
 from dtfm_protocol.process.timeouts import TIMEOUTS, Timeouts
@@ -154,8 +154,7 @@ class Daemon:
             if await self._until_available(watch, control):
                 with self._tracer() as tracer, self._machine(device, tracer) as machine:
                     await arrival.enter(control)
-                    survey, profile = await self._measured(machine, control)
-                    await self._serve(machine, survey, profile, control, admission, watch)
+                    await self._begin(machine, control, admission, watch)
             for task in background:
                 task.cancel()
 
@@ -199,26 +198,38 @@ class Daemon:
         folder = self._options.trace
         return nullcontext(NO_TRACE) if folder is None else TraceFile.open(folder, self._me)
 
-    async def _serve(
-        self,
-        machine: Runtime,
-        survey: JobSurvey,
-        profile: Profile,
-        control: ControlPlane,
-        admission: Admission,
-        watch: AvailabilityWatch,
+    async def _begin(
+        self, machine: Runtime, control: ControlPlane, admission: Admission, watch: AvailabilityWatch
     ) -> None:
-        """Be a member: offer what this machine has, and do what plans say."""
-        job = await self._inbox.job()
-        registry = Registry(self._invite.swarm, self._post)
+        """Find out what the job asks for, while this node looks around and connects to the others; measure this
+        machine, and serve.
+
+        Raises:
+            UserError: another daemon has this identity, nobody answers, or the job cannot run here.
+        """
+        async with asyncio.TaskGroup() as tasks:
+            surveying = tasks.create_task(self._surveyed(machine))
+            await self._arrival.look_around(control)  # a second daemon may not be met by others
+            registry = Registry(self._invite.swarm, self._post)
+            async with await self._opening(registry, control, admission) as planes:
+                survey = await surveying
+                profile = await self._measured(machine, survey)
+                await self._serve(machine, survey, profile, registry, planes, control, admission, watch)
+
+    async def _opening(
+        self, registry: Registry, control: ControlPlane, admission: Admission
+    ) -> AbstractAsyncContextManager[Planes]:
+        """Return a context that connects this node to the others for as long as it lasts.
+
+        Raises:
+            UserError: none of them can be reached.
+        """
         port, caps = self._options.port, self._caps
-        self._display.sent_bytes = lambda: caps.up.total
-        self._reporter.traffic = lambda: (caps.up.total, caps.down.total)
         # Where the connection to the broker leads is no matter of what an invite, or its name server, says.
         dials = dial_rule(own_addresses(), (control.remote,) if control.remote else (), lan=self._options.lan)
         doors = admission.coordinators.renamed(self._invite.doors)
         await check_data_ports(await multiaddresses_to_dial(doors, dials))
-        opening = open_planes(
+        return open_planes(
             self._identity,
             admission,
             self._invite.service,
@@ -231,104 +242,116 @@ class Daemon:
             bootstrap=doors,
             caps=caps,
         )
-        async with opening as planes:
-            plane = planes.data
-            shards, budget = ShardFolder(self._folder / "tokens"), self._disk_budget()
-            pieces = PieceFolder(self._folder / BASE_FOLDER)
-            budget.counts(lambda: sum(shards.sizes().values()))
-            budget.counts(lambda: sum(pieces.sizes().values()))
-            uplink, witness = UplinkPacer(), Witness()
-            uplink.traffic = self._reporter.traffic
-            await plane.serve(PROBE, self._unless_paused(lambda stream: probe.answer(stream, uplink, witness)))
-            await plane.serve(SHARDS, self._unless_paused(lambda stream: serve_shards(stream, shards.find)))
-            await plane.serve(BASE, self._unless_paused(lambda stream: serve_base(stream, pieces)))
-            profile = profile.model_copy(update={"addresses": await plane.addresses(), "port": plane.port})
-            snapshots = Snapshots(self._folder / "snapshots", budget)
-            await asyncio.to_thread(snapshots.load)
-            holdings = Inventory(snapshots, machine.compute, pieces=pieces)
-            table = state_table(job.training.optimizer, job.training.weights)
-            most_bytes = table.most_file_bytes(model_sizes(job.config).total)
-            signer = Signer(self._identity, self._invite.swarm)
-            keeping = Checkpointer.running(plane, uplink, snapshots, most_bytes, signer)
-            async with keeping as checkpointer, asyncio.TaskGroup() as tasks:
-                self._inbox.when_kept(checkpointer.confirm)
-                spare = partial(self._spare_memory, job, profile)
-                giver = AheadGiver(holdings, uplink, machine.compute, spare)
-                give = self._unless_paused(lambda stream: serve_state(stream, holdings, giver.give))
-                await plane.serve(STATE, give)
-                publisher = Publisher(plane, planes.discovery, registry, profile, uplink, witness)
-                promise_store = PromiseStore(
-                    self._folder / "promise.json", holdings, self._reporter, lambda: self._inbox.heard.call
-                )
-                say_standing = promise_store.say_standing
-                worker = PlanWorker(
-                    job,
-                    machine,
-                    plane,
-                    shards,
-                    holdings,
-                    checkpointer,
-                    self._reporter,
-                    uplink,
-                    say_standing,
-                    profile.memory_bytes,
-                    signer,
-                    profile.host_bytes,
-                )
-                ahead_fetch = AheadFetch(
-                    job,
-                    plane,
-                    holdings,
-                    self._reporter,
-                    lambda: self._inbox.plan,
-                    spare,
-                    giver.serve,
-                    worker.fetch_files,
-                )
-                await worker.listen()
-                plan_loop = PlanLoop(self._inbox, worker, promise_store, holdings, checkpointer, self._reporter)
-                self._plan_loop = plan_loop
-                snapshots.when_added(say_standing)
-                contribution = self._contribution(admission)
-                self._inbox.when_kept(lambda step, _: contribution.kept(step))
-                self._reporter.say("idle", availability(survey, profile))
-                self._serving = True
-                background = [
-                    tasks.create_task(publisher.refresh()),
-                    tasks.create_task(publisher.measure(self._inbox.rounds, self._reporter)),
-                    tasks.create_task(ahead_fetch.run(self._inbox.comings)),
-                    tasks.create_task(self._reporter.run(control)),
-                    tasks.create_task(plane.watch()),
-                    tasks.create_task(worker.prepare()),
-                    tasks.create_task(contribution.run(partial(asyncio.sleep, self._timeouts.contribution_pause))),
-                    tasks.create_task(watch_for_wake(own_addresses, partial(_anew, control, publisher))),
-                ]
-                say_standing()
-                self._profile = profile
-                await control.publish(PRESENCE, self._presence())
-                following = tasks.create_task(plan_loop.follow())
-                background.append(
-                    tasks.create_task(watch.run(plan_loop, control.connected.is_set, lambda: caps.up.total))
-                )
-                leaving = tasks.create_task(self._drain(plan_loop, control, caps.up))
-                sent_away = tasks.create_task(self._inbox.sent_away.wait())
-                try:
-                    await asyncio.wait({following, leaving, sent_away}, return_when=asyncio.FIRST_COMPLETED)
-                finally:
-                    following.cancel()
-                    leaving.cancel()
-                    sent_away.cancel()
-                    await asyncio.wait({following})
-                    await plan_loop.save()
-                await contribution.refresh()
-                if contribution.said is not None:
-                    words = f"{self._display.contribution} The coordinator has signed that"
-                    self._display.note(f"{words}: `dtfm-node contribution` shows it.")
-                if self._inbox.sent_away.is_set():
-                    self._display.note(SENT_AWAY)
-                for task in background:
-                    task.cancel()
-            await self._reporter.send(control)
+
+    async def _serve(
+        self,
+        machine: Runtime,
+        survey: JobSurvey,
+        profile: Profile,
+        registry: Registry,
+        planes: Planes,
+        control: ControlPlane,
+        admission: Admission,
+        watch: AvailabilityWatch,
+    ) -> None:
+        """Be a member: offer what this machine has, and do what plans say."""
+        job, plane, caps = await self._inbox.job(), planes.data, self._caps
+        self._display.sent_bytes = lambda: caps.up.total
+        self._reporter.traffic = lambda: (caps.up.total, caps.down.total)
+        shards, budget = ShardFolder(self._folder / "tokens"), self._disk_budget()
+        pieces = PieceFolder(self._folder / BASE_FOLDER)
+        budget.counts(lambda: sum(shards.sizes().values()))
+        budget.counts(lambda: sum(pieces.sizes().values()))
+        uplink, witness = UplinkPacer(), Witness()
+        uplink.traffic = self._reporter.traffic
+        await plane.serve(PROBE, self._unless_paused(lambda stream: probe.answer(stream, uplink, witness)))
+        await plane.serve(SHARDS, self._unless_paused(lambda stream: serve_shards(stream, shards.find)))
+        await plane.serve(BASE, self._unless_paused(lambda stream: serve_base(stream, pieces)))
+        profile = profile.model_copy(update={"addresses": await plane.addresses(), "port": plane.port})
+        snapshots = Snapshots(self._folder / "snapshots", budget)
+        await asyncio.to_thread(snapshots.load)
+        holdings = Inventory(snapshots, machine.compute, pieces=pieces)
+        table = state_table(job.training.optimizer, job.training.weights)
+        most_bytes = table.most_file_bytes(model_sizes(job.config).total)
+        signer = Signer(self._identity, self._invite.swarm)
+        keeping = Checkpointer.running(plane, uplink, snapshots, most_bytes, signer)
+        async with keeping as checkpointer, asyncio.TaskGroup() as tasks:
+            self._inbox.when_kept(checkpointer.confirm)
+            spare = partial(self._spare_memory, job, profile)
+            giver = AheadGiver(holdings, uplink, machine.compute, spare)
+            give = self._unless_paused(lambda stream: serve_state(stream, holdings, giver.give))
+            await plane.serve(STATE, give)
+            publisher = Publisher(plane, planes.discovery, registry, profile, uplink, witness)
+            promise_store = PromiseStore(
+                self._folder / "promise.json", holdings, self._reporter, lambda: self._inbox.heard.call
+            )
+            say_standing = promise_store.say_standing
+            worker = PlanWorker(
+                job,
+                machine,
+                plane,
+                shards,
+                holdings,
+                checkpointer,
+                self._reporter,
+                uplink,
+                say_standing,
+                profile.memory_bytes,
+                signer,
+                profile.host_bytes,
+            )
+            ahead_fetch = AheadFetch(
+                job,
+                plane,
+                holdings,
+                self._reporter,
+                lambda: self._inbox.plan,
+                spare,
+                giver.serve,
+                worker.fetch_files,
+            )
+            await worker.listen()
+            plan_loop = PlanLoop(self._inbox, worker, promise_store, holdings, checkpointer, self._reporter)
+            self._plan_loop = plan_loop
+            snapshots.when_added(say_standing)
+            contribution = self._contribution(admission)
+            self._inbox.when_kept(lambda step, _: contribution.kept(step))
+            self._reporter.say("idle", availability(survey, profile))
+            self._serving = True
+            background = [
+                tasks.create_task(publisher.refresh()),
+                tasks.create_task(publisher.measure(self._inbox.rounds, self._reporter)),
+                tasks.create_task(ahead_fetch.run(self._inbox.comings)),
+                tasks.create_task(self._reporter.run(control)),
+                tasks.create_task(plane.watch()),
+                tasks.create_task(worker.prepare()),
+                tasks.create_task(contribution.run(partial(asyncio.sleep, self._timeouts.contribution_pause))),
+                tasks.create_task(watch_for_wake(own_addresses, partial(_anew, control, publisher))),
+            ]
+            say_standing()
+            self._profile = profile
+            await control.publish(PRESENCE, self._presence())
+            following = tasks.create_task(plan_loop.follow())
+            background.append(tasks.create_task(watch.run(plan_loop, control.connected.is_set, lambda: caps.up.total)))
+            leaving = tasks.create_task(self._drain(plan_loop, control, caps.up))
+            sent_away = tasks.create_task(self._inbox.sent_away.wait())
+            try:
+                await asyncio.wait({following, leaving, sent_away}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                following.cancel()
+                leaving.cancel()
+                sent_away.cancel()
+                await asyncio.wait({following})
+                await plan_loop.save()
+            await contribution.refresh()
+            if contribution.said is not None:
+                words = f"{self._display.contribution} The coordinator has signed that"
+                self._display.note(f"{words}: `dtfm-node contribution` shows it.")
+            if self._inbox.sent_away.is_set():
+                self._display.note(SENT_AWAY)
+            for task in background:
+                task.cancel()
+        await self._reporter.send(control)
 
     def _spare_memory(self, job: ResolvedJob, profile: Profile) -> float:
         """Return the bytes of memory that this machine offers and the newest plan does not ask for."""
@@ -388,24 +411,28 @@ class Daemon:
             await asyncio.sleep(ALONE_LOOK_SECONDS)
             draining = draining.looked(clock(), up.total, works=plan_loop.works, connected=control.connected.is_set())
 
-    async def _measured(self, machine: Runtime, control: ControlPlane) -> tuple[JobSurvey, Profile]:
-        """Return what the job asks for, and what this machine offers, all but where it is reached; meanwhile another
-        daemon with this identity may object.
+    async def _surveyed(self, machine: Runtime) -> JobSurvey:
+        """Return what the job asks for.
 
         Raises:
-            UserError: there is one, or the job cannot run here.
+            UserError: it cannot run here.
         """
         job = await self._inbox.job()
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._arrival.look_around(control))
-            loading = machine.compute(load_update, job.training, machine.device)
-            survey = await self._surveyor(job)  # in a process of its own, as a rule
-            await loading
-            self._display.note(job_in_words(job, self._inbox.plan))
-            self._reporter.say("measuring", f"measuring {describe(machine.device)}")
-            memory = self._options.memory_gb
-            profile = await measure_profile(job, survey, machine, memory, self._session, self._caps)
-        return survey, profile
+        loading = machine.compute(load_update, job.training, machine.device)
+        survey = await self._surveyor(job)  # in a process of its own, as a rule
+        await loading
+        return survey
+
+    async def _measured(self, machine: Runtime, survey: JobSurvey) -> Profile:
+        """Return what this machine offers, all but where it is reached.
+
+        Raises:
+            UserError: the job cannot run here.
+        """
+        job, memory = await self._inbox.job(), self._options.memory_gb
+        self._display.note(job_in_words(job, self._inbox.plan))
+        self._reporter.say("measuring", f"measuring {describe(machine.device)}")
+        return await measure_profile(job, survey, machine, memory, self._session, self._caps)
 
     def _default_listen(self) -> str:
         """Loopback for a swarm on this machine alone, else every interface."""

@@ -1,6 +1,7 @@
 """How a daemon enters a swarm whose coordinator is starting."""
 
 import asyncio
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -77,10 +78,23 @@ def entering(
 
 
 async def entered(daemon: Daemon, control: Any) -> JobSurvey:
-    """Do what comes before this node opens its ports, and return what the job asks for."""
+    """Do what comes before this node serves, without ports, and return what the job asks for."""
+    found: list[JobSurvey] = []
+    stand_in: Any = daemon
+
+    async def opening(*met: Any) -> AbstractAsyncContextManager[None]:
+        return nullcontext()
+
+    async def serve(machine: Runtime, survey: JobSurvey, *met: Any) -> None:
+        found.append(survey)
+
+    stand_in._opening, stand_in._serve = opening, serve
     await daemon._arrival.enter(control)
+    admission: Any = None
+    watch: Any = None
     with Runtime.running(torch.device("cpu")) as machine:
-        return (await daemon._measured(machine, control))[0]
+        await daemon._begin(machine, control, admission, watch)
+    return found[0]
 
 
 async def test_a_node_asks_for_nothing_until_a_coordinator_serves(tmp_path: Path) -> None:
@@ -163,7 +177,7 @@ async def test_a_job_that_cannot_run_here_ends_the_entry(tmp_path: Path) -> None
     async def survey(job: ResolvedJob) -> JobSurvey:
         raise UserError("too large")
 
-    daemon, _, entry = entering(tmp_path, True, 30.0, survey)
+    daemon, _, entry = entering(tmp_path, True, 30.0, survey, challenge=3600.0)
     daemon._inbox._take_job("", JOB)
     with pytest.raises(ExceptionGroup) as caught:
         await asyncio.wait_for(entry, 30)
