@@ -11,9 +11,13 @@ from dtfm_coordinator.allocator.foundations.side_by_side import side_by_side
 from dtfm_coordinator.allocator.problem.problem_arrays import Problem
 from dtfm_coordinator.allocator.search.layout import Layout
 from dtfm_coordinator.allocator.search.starts import Stages, near_by_message, starts
+from dtfm_coordinator.allocator.simulator.predicted_seconds import PredictedSeconds
 
 SHORT = 48
-"""Micro-batches of the short steps from which a long one is foretold."""
+"""Micro-batches of the short steps from which a long one is foretold, at least."""
+A_PEER = 8
+"""Micro-batches that each peer has in these at least: with fewer they are mostly fill, drain and reduction, which tell
+nothing of more micro-batches."""
 
 
 class Foretelling:
@@ -25,14 +29,15 @@ class Foretelling:
         """Whether any placement was within every peer's memory."""
 
     def seconds(self, stages: Stages) -> float:
-        """Return the seconds of a step: what a long one takes more for more micro-batches is steady."""
+        """Return the seconds of a step: what a long one takes more for more micro-batches is steady, and no less than
+        what the busiest peer computes of them."""
         most = max(map(len, stages))
         if most > self._problem.micro_batches:
             return np.inf
-        longer = min(self._problem.micro_batches, max(SHORT, 2 * most))
-        shorter = max(longer // 2, most)
-        counts = [longer, shorter] if longer < self._problem.micro_batches else [self._problem.micro_batches]
-        seconds = []
+        longer = min(self._problem.micro_batches, max(SHORT, A_PEER * most))
+        shorter = longer // 2
+        counts = [longer, shorter] if longer < self._problem.micro_batches else [longer]
+        costs = list[PredictedSeconds]()
         for count in counts:
             short = self._problem._replace(micro_batches=count)
             layout = Layout.of(short, stages)
@@ -40,11 +45,12 @@ class Foretelling:
                 return np.inf
             self.fitted = True
             self._budget.spend(1)
-            seconds.append(layout.cost(short).total)
-        if len(seconds) == 1 or not np.isfinite(seconds[0]):
-            return seconds[0]
-        more = (seconds[0] - seconds[1]) / max(1, longer - shorter)
-        return seconds[0] + max(0.0, more) * (self._problem.micro_batches - longer)
+            costs.append(layout.cost(short))
+        seconds = costs[0].total
+        if len(costs) == 1 or not np.isfinite(seconds):
+            return seconds
+        each = max((seconds - costs[1].total) / (longer - shorter), costs[0].compute / longer)
+        return seconds + each * (self._problem.micro_batches - longer)
 
     def best_of(
         self, shapes: Sequence[Shape], enough: float, *, uneven: bool, has_some: bool
