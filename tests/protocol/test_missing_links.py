@@ -175,6 +175,16 @@ def test_where_links_follow_from_nothing_one_figure_stands_in_for_all() -> None:
     assert estimate.spread > 5
 
 
+def test_machines_of_one_room_are_told_by_fast_links_that_lead_from_one_to_another() -> None:
+    """Where neither regions nor delays tell rooms apart."""
+    room = np.random.default_rng(0).integers(4, size=PEERS)
+    truth = np.where(room[:, None] == room, 10.0, 0.5)
+    given = holed(truth, 0.8)
+    estimated = estimated_bandwidth(given, nowhere(PEERS), unlimited(PEERS), unlimited(PEERS))
+    assert np.quantile(misses(estimated.values, truth, given), 0.95) < 0.01
+    assert estimated.spread < 1.2
+
+
 def test_where_nothing_is_measured_limits_stand_in_else_a_gigabit_and_no_delay() -> None:
     nothing = [[None] * 3] * 3
     nodes = [{"id": "a", "up_gbps": 0.1}, {"id": "b", "down_gbps": 0.05}, {"id": "c"}]

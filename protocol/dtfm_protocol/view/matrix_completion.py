@@ -1,4 +1,4 @@
-"""The completion of a matrix of links: four ways to read a figure for every ordered pair out of those of a few."""
+"""The completion of a matrix of links: ways to read a figure for every ordered pair out of those of a few."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -78,6 +78,30 @@ def median_by_delay(links: MeasuredPairs, delays: Matrix) -> Matrix:
         far = np.maximum(delays.ravel() - known[first], known[first + width - 1] - delays.ravel())
         found, nearest = np.where(far < nearest, first, found), np.minimum(far, nearest)
     return np.asarray(medians[found].reshape(delays.shape), dtype=np.float64)
+
+
+def mean_by_group(links: MeasuredPairs) -> Matrix:
+    """Return, for each pair, the mean of the links between the last two groups that it takes to join its ends, each
+    way, shape (N, N); the median of all where no links join them.
+
+    Groups are joined by links, those of the largest figures first (single-linkage clustering: Sneath, Journal of
+    General Microbiology, 1957): machines of one room have fast links among each other, and alike ones to all others.
+    """
+    known, joined = np.full((links.count, links.count), np.nan), median_of_all(links)
+    known[links.senders, links.receivers] = links.values
+    group, members = np.arange(links.count), [np.array([peer]) for peer in range(links.count)]
+    for link in np.argsort(-links.values, kind="stable"):
+        one, other = group[links.senders[link]], group[links.receivers[link]]
+        if one == other:
+            continue
+        for rows, columns in ((members[one], members[other]), (members[other], members[one])):
+            block = known[np.ix_(rows, columns)]
+            back = known[np.ix_(columns, rows)]
+            seen = block if np.isfinite(block).any() else back
+            joined[np.ix_(rows, columns)] = np.nanmean(seen)
+        group[members[other]] = one
+        members[one] = np.concatenate([members[one], members[other]])
+    return joined
 
 
 def median_of_all(links: MeasuredPairs) -> Matrix:

@@ -12,7 +12,8 @@ links:
    measured. Delays are what the way out of one home and into another takes; bandwidths are a product, their logarithms
    a sum (`matrix_completion.additive`);
 5. bandwidths only, by one figure for all: their median (`matrix_completion.median_of_all`);
-6. bandwidths only, by what the ends' lines carry, where they are known.
+6. bandwidths only, by what the ends' lines carry, where they are known;
+7. bandwidths only, by groups of peers with fast links among each other (`matrix_completion.mean_by_group`).
 
 Each measured pair is set aside once, a fifth of them at a time, and the guess that misses these by least, having seen
 only the others, goes first; the others follow where it has no answer. With few links the order is the one above. Where
@@ -40,6 +41,7 @@ from dtfm_protocol.view.matrix_completion import (
     MeasuredPairs,
     additive,
     bottleneck,
+    mean_by_group,
     median_by_delay,
     median_by_region,
     median_of_all,
@@ -133,6 +135,7 @@ def estimated_bandwidth(
         guesses += [additive, median_of_all]
         if np.isfinite(most).any():
             guesses.append(lambda links: np.where(np.isfinite(most), most, bottleneck(links)))
+        guesses.append(mean_by_group)
         guesses = [_cut(guess, most) for guess in guesses]
         far = np.zeros(len(links.values)) if delays is None else delays[links.senders, links.receivers]
         filled, logarithm = _best(links, guesses, _plain_misses, far, math.log(UNKNOWN_RATE))
