@@ -17,8 +17,8 @@ _SOURCES = ("protocol", "coordinator", "node", "lab", "pyproject.toml", "README.
 Change = tuple[str, str, str]
 """A file, the text in it that is replaced, which it has once, and what comes there."""
 _PROTOCOL = "protocol/dtfm_protocol"
-_SAYS = "                await control.publish(PRESENCE, self._presence())\n"
-_READY = '                self._reporter.say("idle", availability(survey, profile))\n'
+_SAYS = "            await control.publish(PRESENCE, self._presence())\n"
+_READY = '            self._reporter.say("idle", availability(survey, profile))\n'
 
 
 def _after(file: str, line: str, more: str) -> Change:
@@ -49,8 +49,8 @@ ADDITIONS: tuple[Change, ...] = (
         '    colour: Label = Field(default="", exclude_if=not_)\n',
     ),
     _after(f"{_PROTOCOL}/plan/plan.py", '"reason": reason, ', '"colour": "green", '),
-    ("node/dtfm_node/daemon.py", _READY, '                self._reporter.say("warming", "warming up")\n'),
-    ("node/dtfm_node/daemon.py", f"{_SAYS}                following", f"{_SAYS}{_READY}                following"),
+    ("node/dtfm_node/daemon.py", _READY, '            self._reporter.say("warming", "warming up")\n'),
+    ("node/dtfm_node/daemon.py", f"{_SAYS}            following", f"{_SAYS}{_READY}            following"),
 )
 """What a minor version may add: a field of profiles, of metrics and of plans, a state of nodes, and two keys of the
 job, of which one changes what is computed."""
