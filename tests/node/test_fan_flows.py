@@ -24,16 +24,23 @@ NEAR = 0.4
 
 
 async def measured(
-    caps: TrafficCaps, alone: float, witness: Witness | None = None, counted: tuple[float, float] = (0.0, 0.0)
+    line: RateCap,
+    alone: float,
+    witness: Witness | None = None,
+    counted: tuple[float, float] = (0.0, 0.0),
+    *,
+    down: bool = False,
 ) -> Limits:
-    """What Alice finds of her line, whose `caps` are the only limit, where each of two links carries `alone` Gbit/s,
-    and she has herself counted so much of one of them."""
+    """What Alice finds of her line, the only limit, on what she sends or else on what both others send her, where each
+    of two links carries `alone` Gbit/s, and she has herself counted so much of one of them."""
     world, uplink = World(), UplinkPacer()
+    # A cap of what she reads would be no line: kernels go on to receive, as much as they hold.
+    own, others = (None, TrafficCaps(line)) if down else (TrafficCaps(line), None)
     async with (
         asyncio.timeout(PATIENCE),
-        world.peer(ALICE, caps=caps) as a,
-        world.peer(BOB) as b,
-        world.peer(CAROL) as c,
+        world.peer(ALICE, caps=own) as a,
+        world.peer(BOB, caps=others) as b,
+        world.peer(CAROL, caps=others) as c,
     ):
         for other in (b, c):
             await other.serve(PROBE, lambda stream: probe.answer(stream, uplink, witness or Witness()))
@@ -52,7 +59,7 @@ async def test_flows_that_share_a_line_carry_together_what_it_does(monkeypatch: 
     monkeypatch.setattr(fan, "_by_transfers", None)
     witness, told = Witness(), dict[str, Link]()
     witness.when_seen = told.__setitem__
-    limits = await measured(TrafficCaps(RateCap(LINE), RateCap()), LINE * 8e-9, witness)
+    limits = await measured(RateCap(LINE), LINE * 8e-9, witness)
     assert limits.up_gbps == pytest.approx(LINE * 8e-9, rel=NEAR)
     assert limits.down_gbps is None
     assert told == {}
@@ -60,7 +67,7 @@ async def test_flows_that_share_a_line_carry_together_what_it_does(monkeypatch: 
 
 async def test_what_comes_over_a_shared_line_is_found_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fan, "_by_transfers", None)
-    limits = await measured(TrafficCaps(RateCap(), RateCap(LINE)), LINE * 8e-9)
+    limits = await measured(RateCap(LINE), LINE * 8e-9, down=True)
     assert limits.up_gbps is None
     assert limits.down_gbps == pytest.approx(LINE * 8e-9, rel=NEAR)
 
@@ -72,7 +79,7 @@ async def test_a_line_carries_what_one_link_of_it_did_alone_where_this_end_has_c
     """Flows together may be slow to open where that one is fast and far; but others' word alone makes no line faster,
     nor does what it once carried."""
     alone = LINE * 8e-9
-    limits = await measured(TrafficCaps(RateCap(LINE), RateCap()), 3 * alone, counted=(counted * alone, 0.0))
+    limits = await measured(RateCap(LINE), 3 * alone, counted=(counted * alone, 0.0))
     assert limits.up_gbps == pytest.approx(found * alone, rel=NEAR if found == 1.0 else 1e-9)
 
 
