@@ -50,6 +50,7 @@ LONGER = {
     "PlanChangeDriver": "the shell of that machine, an action a method",
     "PlanWorker": "the work under one plan, in the order in which it happens",
     "Trainer": "the steps of one plan, in the order in which a step happens",
+    "TlsStream": "one connection: what TLS, the kernel and a cap each do with its bytes, in and out",
     "TrainingStage": "one state of one stage: what is computed on it, and how it becomes the next",
     "Timeouts": "a table, two lines a row",
 }

@@ -95,6 +95,9 @@ class SaidBefore(Stream):
     async def close(self) -> None:
         """Do nothing: there is nothing to close."""
 
+    def drop(self) -> None:
+        """Do nothing, as `close`."""
+
     def abort(self) -> None:
         """Do nothing: there is nothing to end."""
 

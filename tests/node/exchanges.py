@@ -49,6 +49,9 @@ class Watched:
     async def close(self) -> None:
         await self._inner.close()
 
+    def drop(self) -> None:
+        self._inner.drop()
+
 
 class Noted:
     """A stream of pulses that remembers what it has brought."""

@@ -279,6 +279,8 @@ class Given:
 
     async def close(self) -> None: ...
 
+    def drop(self) -> None: ...
+
 
 async def test_a_frame_that_was_received_is_kept_no_longer(network: Network) -> None:
     async with network.peer("b") as b:

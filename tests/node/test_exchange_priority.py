@@ -67,6 +67,9 @@ class OnLine:
     async def close(self) -> None:
         await self._inner.close()
 
+    def drop(self) -> None:
+        self._inner.drop()
+
 
 class LinePlane(MemoryDataPlane):
     """A peer all of whose streams share one line."""

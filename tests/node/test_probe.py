@@ -67,6 +67,9 @@ class Shaped:
     async def close(self) -> None:
         await self._inner.close()
 
+    def drop(self) -> None:
+        self._inner.drop()
+
 
 class ShapedPlane(MemoryDataPlane):
     """A plane whose streams go over a slow link."""

@@ -42,6 +42,9 @@ class Slow:
     async def close(self) -> None:
         await self._inner.close()
 
+    def drop(self) -> None:
+        self._inner.drop()
+
 
 class SlowPlane(MemoryDataPlane):
     """A plane on a link that takes as many writes of frames as its gate lets through."""

@@ -299,3 +299,45 @@ async def test_bytes_that_come_in_many_small_segments_are_counted_once() -> None
             assert before is not None
             assert after is not None
             assert 100 <= after.received - before.received < 100 * 100
+
+
+async def stalled(stream: TlsStream) -> int:
+    """How many bytes the other end's kernel has, once neither that one nor this one's takes more."""
+    before, now = -1, 0
+    while not now or now != before:
+        await asyncio.sleep(0.2)
+        told = stream.progress()
+        assert told is not None
+        before, now = now, told.acknowledged
+    return now
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the kernel has to tell")
+async def test_of_a_stream_that_is_dropped_nothing_more_is_sent() -> None:
+    """What the kernel had taken goes on after a stream that is closed."""
+    came, read, counted = dict[str, int](), asyncio.Event(), asyncio.Semaphore(0)
+
+    async def count(stream: Stream) -> None:
+        end = bytes(await stream.read(5)).decode().strip()
+        await read.wait()
+        with contextlib.suppress(StreamClosed):
+            while True:
+                came[end] = came.get(end, 0) + len(await stream.read(1 << 10))
+        counted.release()
+
+    async with two_peers() as (a, b):
+        await b.serve("count", count)
+        taken = dict[str, int]()
+        for end in ("drop", "abort"):
+            stream = await a.open(b.peer_id, "count")
+            assert isinstance(stream, TlsStream)
+            await stream.write(f"{end:<5}".encode())
+            writing = asyncio.create_task(stream.write(bytes(64 << 20)))
+            taken[end] = await stalled(stream)
+            getattr(stream, end)()
+            await asyncio.gather(writing, return_exceptions=True)
+        read.set()
+        for _ in taken:
+            await counted.acquire()
+    assert came["drop"] <= taken["drop"]
+    assert taken["abort"] < came["abort"]

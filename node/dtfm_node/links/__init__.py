@@ -9,6 +9,7 @@
   training uses
 - `publisher`: publisher of this node's profile, and of the links that it measures when it is asked to, over the DHT
 - `rate_search`: search for a link's rate: says which transfer to make next, from how those before it came in (pure)
+- `short_queue`: short queue of a flow by which a link is measured: held to what the link carries once one has grown
 - `steady_rate`: rate of a flow whose congestion window opens, known as soon as the link is full (pure)
 - `timed_transfers`: transfers between two peers that are timed, and the requests for them
 - `witness`: witness of flows by which another peer measures its link with this one, so that nobody does so twice

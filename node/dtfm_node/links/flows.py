@@ -54,11 +54,11 @@ async def flow_rate(
             if flow.done():
                 flow.result()
     finally:
+        for stream in streams:
+            stream.drop()  # what is measured next would wait in the queue behind what the kernel has yet to send
         for flow in flows:
             flow.cancel()
         await asyncio.gather(*flows, return_exceptions=True)
-        for stream in streams:
-            await stream.close()  # what is still on its way is dropped
     found = rate.rate or rate.mean or passed / (time.perf_counter() - begun)  # the last: all came between two looks
     if found <= 0:
         raise StreamClosed(f"nothing has come to, or from, {', '.join(short(stream.peer) for stream in streams)}")

@@ -11,6 +11,7 @@ from typing import Literal
 from dtfm_node.links.flows import flow_rate
 from dtfm_node.links.pacing import UplinkPacer
 from dtfm_node.links.rate_search import RateSearch
+from dtfm_node.links.short_queue import HeldFlow
 from dtfm_node.links.steady_rate import SteadyRate
 from dtfm_node.links.timed_transfers import (
     PROBE,
@@ -133,7 +134,8 @@ async def answer(stream: Stream, uplink: UplinkPacer, witness: Witness) -> None:
             elif request.kind == "fetch":
                 stream.pace(request.pace or math.inf)
                 others, going = _OtherTraffic(uplink, request.size, sends=True), pour(stream, request.size)
-                await (witness.watching(stream, "fetch", going) if request.beside else going)
+                is_held = not request.pace
+                await (witness.watching(stream, "fetch", going, holding=is_held) if request.beside else going)
                 poured = others.bytes
             elif request.kind == "queued":
                 await write_message(stream, Queued(seconds=stream.queued(), others=poured))
@@ -157,7 +159,7 @@ async def _flows(plane: DataPlane, streams: Sequence[Stream], round_trip: float)
             await write_message(beside, ProbeRequest(kind="echo", size=1, beside=True))
             queues.append(await _echo(beside) - round_trip)
 
-    sent = await flow_rate(plane, [there], _asked("send"), SteadyRate(round_trip), there.queued)
+    sent = await flow_rate(plane, [there], _asked("send"), SteadyRate(round_trip), HeldFlow(there).look)
     looking = asyncio.create_task(look())
     try:
         rate = SteadyRate(round_trip)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Literal, TypeVar
 
 from dtfm_node.links.flows import LOOK_SECONDS
+from dtfm_node.links.short_queue import HeldFlow
 from dtfm_node.links.steady_rate import SteadyRate
 from dtfm_protocol.discovery.records import Link
 from dtfm_protocol.wire.stream import Stream
@@ -34,17 +35,21 @@ class Witness:
         self._flows: dict[str, dict[str, SteadyRate]] = {}
         """Flows that were seen since the last end of a measurement, by peer, and as that one asked for them."""
 
-    async def watching(self, stream: Stream, kind: Literal["send", "fetch"], moving: Coroutine[Any, Any, _T]) -> _T:
+    async def watching(
+        self, stream: Stream, kind: Literal["send", "fetch"], moving: Coroutine[Any, Any, _T], *, holding: bool = False
+    ) -> _T:
         """Return what `moving` returns, and watch meanwhile how the flow over `stream` goes.
 
         Args:
             kind: "send": the other peer sends; "fetch": this one does.
+            holding: whether this one keeps the queue short that its flow fills.
         """
         begun, before = time.perf_counter(), stream.progress()
         if before is None:
             return await moving
         rate = self._flows.setdefault(stream.peer, {})[kind] = SteadyRate(before.round_trip)
         flow, passed = asyncio.create_task(moving), 0
+        look = HeldFlow(stream).look if holding else stream.queued
         try:
             while not flow.done():
                 await asyncio.wait([flow], timeout=LOOK_SECONDS)
@@ -53,7 +58,7 @@ class Witness:
                 if told is None or elapsed > LONGEST_SECONDS or (flow.done() and passed):
                     break  # when the last bytes came is not known: they may have waited for what ended the flow
                 passed = told.received - before.received if kind == "send" else told.delivered - before.delivered
-                rate.came(elapsed, passed, stream.queued() if kind == "fetch" else None)
+                rate.came(elapsed, passed, look() if kind == "fetch" else None)
             return await flow
         finally:
             flow.cancel()

@@ -80,6 +80,10 @@ class MemoryStream:
             self._end()
             self._channel.send(other._end)
 
+    def drop(self) -> None:
+        """End the stream, as `Stream.drop`."""
+        self.cut()
+
     def cut(self) -> None:
         """End both ends at once; what is on its way is lost."""
         for end in (self, self._other):

@@ -97,6 +97,10 @@ class LibP2PStream:
         """End the stream at once; what is still buffered is lost. Idempotent."""
         self._writer.transport.abort()
 
+    def drop(self) -> None:
+        """End the stream, as `Stream.drop`."""
+        self.abort()
+
     async def close(self) -> None:
         """End the stream, as `Stream.close`."""
         self._writer.close()

@@ -19,9 +19,9 @@ _RTT, _BYTES_ACKED, _MIN_RTT = slice(68, 72), slice(120, 128), slice(148, 152)
 _BUSY, _UNREAD, _UNWRITTEN = slice(168, 176), slice(176, 184), slice(184, 192)
 """Places of `tcpi_rtt` (u32, microseconds), `tcpi_bytes_acked` (u64), `tcpi_min_rtt` (u32), `tcpi_busy_time` (u64,
 microseconds), `tcpi_rwnd_limited` and `tcpi_sndbuf_limited` in `struct tcp_info` of <linux/tcp.h>."""
-_MSS, _SACKED, _BYTES_RECEIVED = slice(16, 20), slice(28, 32), slice(128, 136)
-"""Places of `tcpi_snd_mss` and `tcpi_sacked` (u32: bytes of a segment, and segments that the other end has behind a
-gap), and of `tcpi_bytes_received` (u64)."""
+_MSS, _UNACKED, _SACKED, _BYTES_RECEIVED = slice(16, 20), slice(24, 28), slice(28, 32), slice(128, 136)
+"""Places of `tcpi_snd_mss`, `tcpi_unacked` and `tcpi_sacked` (u32: bytes of a segment, segments that were sent and not
+acknowledged, and those of them that the other end has behind a gap), and of `tcpi_bytes_received` (u64)."""
 
 
 class TcpInfo:
@@ -64,13 +64,14 @@ def queued(connection: socket.socket) -> float | None:
 
 def progress(connection: socket.socket) -> BytesOnTheWay | None:
     """Return how far a connection's bytes have come; None: not known."""
-    more = _MSS, _SACKED, _BYTES_RECEIVED
+    more = _MSS, _UNACKED, _SACKED, _BYTES_RECEIVED
     values = _told(connection, _BYTES_ACKED, _BUSY, _UNREAD, _UNWRITTEN, _MIN_RTT, *more)
     if values is None:
         return None
-    acknowledged, busy, unread, unwritten, round_trip, mss, sacked, received = values
+    acknowledged, busy, unread, unwritten, round_trip, mss, unacked, sacked, received = values
     working = max(0, busy - unread - unwritten) * 1e-6
-    return BytesOnTheWay(acknowledged, working, round_trip * 1e-6, acknowledged + mss * sacked, received)
+    delivered, on_the_way = acknowledged + mss * sacked, mss * max(0, unacked - sacked)
+    return BytesOnTheWay(acknowledged, working, round_trip * 1e-6, delivered, received, on_the_way)
 
 
 def _told(connection: socket.socket, *fields: slice) -> list[int] | None:

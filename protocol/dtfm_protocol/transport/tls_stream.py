@@ -25,6 +25,8 @@ _TOGETHER_BYTES = 16 << 10
 """Bytes of the TLS records that small buffers of one write share."""
 _SO_MAX_PACING_RATE, _NO_PACE = 47, (1 << 64) - 1
 """Number of the socket option, from <asm-generic/socket.h>, which Python does not name, and its value for no limit."""
+_DROPPED = struct.pack("ii", 1, 0)
+"""Value of SO_LINGER with which closing a connection drops what has not been sent."""
 _LARGE_BYTES = 64 << 10
 _READ_BYTES = 1 << 30
 """Bytes of the largest read that OpenSSL takes: it keeps the size in an int."""
@@ -171,6 +173,12 @@ class TlsStream:
 
     async def close(self) -> None:
         """End the stream, as `Stream.close`. What has been written is the kernel's by now, which goes on sending it."""
+        self.abort()
+
+    def drop(self) -> None:
+        """End the stream, as `Stream.drop`: the kernel sends nothing more of what it has taken."""
+        if self._socket.fileno() >= 0:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _DROPPED)
         self.abort()
 
     def abort(self) -> None:

@@ -46,6 +46,8 @@ class BytesOnTheWay(NamedTuple):
     """Number of bytes that the other end has, those behind a gap too; 0: not known."""
     received: int = 0
     """Number of bytes that have come from there without a gap; 0: not known."""
+    on_the_way: int = 0
+    """Number of bytes that were sent, and that the other end is not known to have; 0: none, or not known."""
 
 
 class Stream(Protocol):
@@ -85,6 +87,9 @@ class Stream(Protocol):
 
     async def close(self) -> None:
         """End the stream; idempotent."""
+
+    def drop(self) -> None:
+        """End the stream at once, with what was written and has not been sent yet; idempotent."""
 
 
 class DataPlane(Protocol):
