@@ -4,6 +4,7 @@ it. Longer ones tell no more, and whatever comes next on the way waits behind th
 import time
 from collections import deque
 
+from dtfm_node.links.rate_search import paced
 from dtfm_protocol.wire.stream import Stream
 
 FASTER, AGAIN = 1.05, 2.0
@@ -68,5 +69,5 @@ class HeldFlow:
         if self._rule is not None and told is not None and queued is not None:
             pace = self._rule.came(time.perf_counter(), told.delivered, told.on_the_way, queued)
             if pace is not None:
-                self._stream.pace(pace)
+                self._stream.pace(paced(pace))
         return queued
