@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dtfm_node.links.short_queue import FASTER, LEAST_SECONDS, ROUND_TRIPS, HeldFlow, ShortQueue
+from dtfm_node.links.short_queue import HELD, LEAST_SECONDS, ROUND_TRIPS, HeldFlow, ShortQueue
 from dtfm_protocol.wire.stream import BytesOnTheWay
 
 LOOK = 0.005
@@ -72,7 +72,7 @@ def test_the_queue_stays_short_and_does_not_run_dry(rate: float, round_trip: flo
         free.look()
     assert flow.longest < 2.5 * round_trip + 2 * FIRST_BYTES / rate < 0.6 * free.longest
     assert not flow.ran_dry
-    assert rate < flow.pace < FASTER**4 * rate
+    assert rate < flow.pace < HELD**4 * rate
 
 
 def test_a_flow_is_not_held_as_long_as_no_queue_grows() -> None:
@@ -108,7 +108,7 @@ def test_a_flow_is_held_by_what_the_kernel_tells(monkeypatch: pytest.MonkeyPatch
     held = HeldFlow(one)
     for clock.now in (0.1, 0.2, 0.3):
         assert held.look() == 0.3
-    assert paces == pytest.approx([FASTER * 2e5] * 2)
+    assert paces == pytest.approx([HELD * 2e5] * 2)
     assert max(LEAST_SECONDS, 0.1 * ROUND_TRIPS) < 60_000 / 2e5 - 0.1
 
 

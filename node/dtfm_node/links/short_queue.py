@@ -7,7 +7,7 @@ from collections import deque
 from dtfm_node.links.rate_search import paced
 from dtfm_protocol.wire.stream import Stream
 
-FASTER, AGAIN = 1.05, 2.0
+HELD, FREED = 1.05, 2.0
 """Multiples of the fastest rate so far at which a flow goes on: while there is a queue, which so does not run dry; and
 where it was held and there is none, for the link may carry more."""
 SPAN_SECONDS = 0.05
@@ -47,7 +47,7 @@ class ShortQueue:
         waits, least = on_the_way / self._fastest - self._round_trip, max(LEAST_SECONDS, ROUND_TRIPS * self._round_trip)
         has_queue = min(waits, queued) > least
         self._is_held = self._is_held or has_queue
-        return (FASTER if has_queue else AGAIN) * self._fastest if self._is_held else None
+        return (HELD if has_queue else FREED) * self._fastest if self._is_held else None
 
     def _is_span(self, start: tuple[float, int]) -> bool:
         at, total = self._seen[-1]
