@@ -130,14 +130,14 @@ class Arrival:
         if (control.clock_ahead or 0.0) < -CLOCK_OFFSET_SECONDS:
             control.clock_told.clear()  # so it looks, too, where a busy machine reads a message late
             await self._until_clock_told(control)
-        ahead = control.clock_ahead
-        if ahead is not None and abs(ahead) > CLOCK_OFFSET_SECONDS:
+        # A busy machine may have read all so far late: what a later message tells better, the DHT goes by at once.
+        go_by(lambda: _offset(control))
+        if ahead := _offset(control):
             way = "behind" if ahead > 0 else "ahead of"
             self._display.note(
                 f"this machine's clock is {abs(ahead):,.0f} s {way} the coordinator's: going by that one in the DHT; "
                 "`sudo timedatectl set-ntp true` sets this one"
             )
-            go_by(ahead)
         if self._twin is not None:
             raise UserError(
                 f"another node with the identity {short(self._identity.peer_id)} is in the swarm: "
@@ -155,3 +155,10 @@ class Arrival:
         gives_up = self.is_newcomer and self._may_give_up
         tell = None if gives_up else partial(log.warning, "no coordinator answers yet: %s")
         return await unless_closed(waiting, [(one.host, one.port) for one in brokers], tell)
+
+
+def _offset(control: ControlPlane) -> float:
+    """Return the seconds by which the coordinator's clock is ahead of this machine's, as messages tell so far; 0: by no
+    more than does not matter, or nobody has told."""
+    ahead = control.clock_ahead or 0.0
+    return ahead if abs(ahead) > CLOCK_OFFSET_SECONDS else 0.0

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from hivemind.dht.node import DHTNode
@@ -146,9 +146,10 @@ class HivemindDiscovery:
         }
 
 
-def go_by(ahead: float) -> None:
-    """Set this process's DHT to a clock that is `ahead` seconds ahead of the machine's.
+def go_by(ahead: Callable[[], float]) -> None:
+    """Set this process's DHT to a clock that is so many seconds ahead of the machine's as `ahead` returns, whenever it
+    is looked at.
 
     Records expire by wall clock, and all who keep them must agree on it.
     """
-    replace_clock(lambda: time.time() + ahead)
+    replace_clock(lambda: time.time() + ahead())

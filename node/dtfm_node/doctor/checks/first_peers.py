@@ -164,7 +164,7 @@ async def read_dht(
         return
     ahead = next(iter(seen.clocks.values())).ahead
     if abs(ahead) > DHT_CLOCK_SECONDS:
-        go_by(ahead)
+        go_by(lambda: ahead)
     post = Post(invite.swarm, identity)
     registry = Registry(invite.swarm, post)
     bootstrap = tuple(door.address for door in seen.doors if door.peer in seen.clocks and door.host.open)
