@@ -130,12 +130,12 @@ class Arrival:
         if (control.clock_ahead or 0.0) < -CLOCK_OFFSET_SECONDS:
             control.clock_told.clear()  # so it looks, too, where a busy machine reads a message late
             await self._until_clock_told(control)
-        # A busy machine may have read all so far late: what a later message tells better, the DHT goes by at once.
-        go_by(lambda: _offset(control))
-        if ahead := _offset(control):
-            way = "behind" if ahead > 0 else "ahead of"
+        if first := _offset(control):
+            # What looks ahead may be a busy machine's that has read all so far late, and a later message tells better.
+            go_by(lambda: min(0.0, _offset(control)) if first < 0 else first)
+            way = "behind" if first > 0 else "ahead of"
             self._display.note(
-                f"this machine's clock is {abs(ahead):,.0f} s {way} the coordinator's: going by that one in the DHT; "
+                f"this machine's clock is {abs(first):,.0f} s {way} the coordinator's: going by that one in the DHT; "
                 "`sudo timedatectl set-ntp true` sets this one"
             )
         if self._twin is not None:

@@ -12,6 +12,7 @@ import pytest
 from dtfm_node.links import probe
 from dtfm_node.links.flows import flow_rate
 from dtfm_node.links.pacing import UplinkPacer
+from dtfm_node.links.short_queue import HeldFlow
 from dtfm_node.links.steady_rate import SteadyRate
 from dtfm_node.links.timed_transfers import PROBE, ProbeRequest
 from dtfm_node.links.witness import Witness
@@ -39,7 +40,13 @@ async def test_one_flow_each_way_tells_what_a_link_carries_by_the_kernels_counts
     """And frames wait at neither end."""
     monkeypatch.setattr(probe, "LONG_TRIP", 0.0)
     monkeypatch.setattr(probe, "_throughput", None)
-    flow, made = probe.flow_rate, list[str]()
+    flow, made, held = probe.flow_rate, list[str](), list[str]()
+
+    def holding(stream: Stream) -> HeldFlow:
+        held.append(stream.peer)
+        return HeldFlow(stream)
+
+    monkeypatch.setattr(probe, "HeldFlow", holding)
 
     async def noted(plane: DataPlane, streams: Any, requests: Any, *given: Any) -> float:
         made.append(requests[0][0].kind)
@@ -58,6 +65,7 @@ async def test_one_flow_each_way_tells_what_a_link_carries_by_the_kernels_counts
     assert link.received_gbps > 10 * link.sent_gbps
     assert theirs.pace(a.peer_id) > 10 * ours.pace(b.peer_id)
     assert made == ["send", "fetch"]
+    assert held == [b.peer_id], "the flow of this end fills a queue that the other one's request waits in"
     assert not ours.held
     assert not theirs.held, "frames of the other end wait"
     seen = told[a.peer_id]

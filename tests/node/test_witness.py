@@ -1,17 +1,22 @@
 """A witness of flows by which others measure: how long it looks, and what counts of that, is its own decision."""
 
 import asyncio
+import time
+from collections.abc import Coroutine
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from dtfm_node.links import probe
 from dtfm_node.links import witness as witnessing
+from dtfm_node.links.pacing import UplinkPacer
 from dtfm_node.links.steady_rate import SteadyRate
+from dtfm_node.links.timed_transfers import ProbeRequest
 from dtfm_node.links.witness import Witness
 from dtfm_protocol.discovery.records import Link
 from dtfm_protocol.transport.in_memory import MemoryStream
-from dtfm_protocol.wire.stream import BytesOnTheWay
+from dtfm_protocol.wire.stream import BytesOnTheWay, Stream, StreamClosed, write_message
 
 SENT = 0.5
 
@@ -32,6 +37,42 @@ async def test_a_flow_that_does_not_end_is_watched_for_a_while_alone(
     monkeypatch.setattr(stream, "progress", progress)
     assert await Witness().watching(stream, kind, asyncio.sleep(SENT, "moved")) == "moved"  # type: ignore[arg-type]
     assert looks < 0.5 * SENT / witnessing.LOOK_SECONDS
+
+
+@pytest.mark.parametrize(("kind", "holding"), [("fetch", True), ("fetch", False), ("send", True)])
+async def test_a_flow_that_this_end_sends_is_held_where_that_is_asked_for(
+    kind: str, holding: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream, begun, paces = MemoryStream.pair("me", "other")[0], time.perf_counter(), list[float]()
+
+    def progress() -> BytesOnTheWay:
+        came = int(1e6 * (time.perf_counter() - begun))
+        return BytesOnTheWay(came, 0.0, 0.01, delivered=came, received=came, on_the_way=1_000_000)
+
+    monkeypatch.setattr(stream, "progress", progress)
+    monkeypatch.setattr(stream, "queued", lambda: 1.0)
+    monkeypatch.setattr(stream, "pace", paces.append)
+    await Witness().watching(stream, kind, asyncio.sleep(SENT), holding=holding)  # type: ignore[arg-type]
+    assert bool(paces) == (holding and kind == "fetch")
+
+
+@pytest.mark.parametrize("pace", [0.0, 1e6])
+async def test_only_what_is_to_go_as_fast_as_it_can_is_held(pace: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is paced from the start fills no queue of its own."""
+    here, there = MemoryStream.pair("me", "other")
+    held: list[bool] = []
+
+    async def watching(stream: Stream, kind: str, moving: Coroutine[Any, Any, None], *, holding: bool) -> None:
+        held.append(holding)
+        moving.close()
+        raise StreamClosed("seen")
+
+    witness = Witness()
+    monkeypatch.setattr(witness, "watching", watching)
+    await write_message(there, ProbeRequest(kind="fetch", size=1, pace=pace, beside=True))
+    with pytest.raises(StreamClosed, match="seen"):
+        await probe.answer(here, UplinkPacer(), witness)
+    assert held == [pace == 0.0]
 
 
 def flow(seconds: float) -> SteadyRate:

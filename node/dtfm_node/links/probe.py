@@ -6,6 +6,7 @@ import contextlib
 import math
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Literal
 
 from dtfm_node.links.flows import flow_rate
@@ -134,8 +135,8 @@ async def answer(stream: Stream, uplink: UplinkPacer, witness: Witness) -> None:
             elif request.kind == "fetch":
                 stream.pace(request.pace or math.inf)
                 others, going = _OtherTraffic(uplink, request.size, sends=True), pour(stream, request.size)
-                is_held = not request.pace
-                await (witness.watching(stream, "fetch", going, holding=is_held) if request.beside else going)
+                watching = partial(witness.watching, stream, "fetch", holding=not request.pace)
+                await (watching(going) if request.beside else going)
                 poured = others.bytes
             elif request.kind == "queued":
                 await write_message(stream, Queued(seconds=stream.queued(), others=poured))

@@ -1,5 +1,5 @@
-"""Short queue of a flow by which a link is measured: held to what the link carries as soon as a queue has grown before
-it. Longer ones tell no more, and whatever comes next on the way waits behind them."""
+"""Short queue of a flow by which a link is measured: held to what the link carries once a queue has grown before it.
+Longer ones tell no more, and whatever comes next on the way waits behind them."""
 
 import time
 from collections import deque
@@ -15,7 +15,10 @@ SPAN_SECONDS = 0.05
 SPAN_BYTES = 12 << 10
 LEAST_SECONDS, ROUND_TRIPS = 0.005, 0.1
 """Seconds, and round trips, that a queue takes at least: what is on the way and waits, and what round trips of late
-have been longer. As long as windows open, what is on the way says nothing alone; nor do round trips behind a burst."""
+have been longer."""
+GROWS = 1.25
+"""Multiple of what the fastest rate was a round trip ago from which a window still opens. What is on the way says
+nothing then, nor do round trips, which behind bursts, and on radio links, are longer without a queue."""
 
 
 class ShortQueue:
@@ -25,7 +28,9 @@ class ShortQueue:
         """Nothing has come yet; a round trip without a queue takes `round_trip` seconds."""
         self._round_trip = round_trip
         self._seen: deque[tuple[float, int]] = deque()
-        self._fastest, self._is_held = 0.0, False
+        self._fastest, self._was_held = 0.0, False
+        self._rates: deque[tuple[float, float]] = deque()
+        """When the fastest rate was which, of the last round trip and a little more."""
 
     def came(self, at: float, total: int, on_the_way: int, queued: float) -> float | None:
         """Return the bytes a second at which to go on; None: as before.
@@ -39,15 +44,21 @@ class ShortQueue:
         self._seen.append((at, total))
         while len(self._seen) > 2 and self._is_span(self._seen[1]):
             self._seen.popleft()
-        begun, before = self._seen[0]
-        if self._is_span((begun, before)):
-            self._fastest = max(self._fastest, (total - before) / (at - begun))
+        begun, passed = self._seen[0]
+        if self._is_span((begun, passed)):
+            self._fastest = max(self._fastest, (total - passed) / (at - begun))
         if not self._fastest:
             return None
+        self._rates.append((at, self._fastest))
+        before = max(SPAN_SECONDS, self._round_trip)
+        while len(self._rates) > 1 and at - self._rates[1][0] >= before:
+            self._rates.popleft()
+        first, earlier = self._rates[0]
+        is_open = at - first >= before and self._fastest < GROWS * earlier
         waits, least = on_the_way / self._fastest - self._round_trip, max(LEAST_SECONDS, ROUND_TRIPS * self._round_trip)
-        has_queue = min(waits, queued) > least
-        self._is_held = self._is_held or has_queue
-        return (HELD if has_queue else FREED) * self._fastest if self._is_held else None
+        has_queue = is_open and min(waits, queued) > least
+        self._was_held = self._was_held or has_queue
+        return (HELD if has_queue else FREED) * self._fastest if self._was_held else None
 
     def _is_span(self, start: tuple[float, int]) -> bool:
         at, total = self._seen[-1]

@@ -177,7 +177,7 @@ class TlsStream:
 
     def drop(self) -> None:
         """End the stream, as `Stream.drop`: the kernel sends nothing more of what it has taken."""
-        if self._socket.fileno() >= 0:
+        with contextlib.suppress(OSError):  # the stream has ended
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _DROPPED)
         self.abort()
 

@@ -47,7 +47,8 @@ class BytesOnTheWay(NamedTuple):
     received: int = 0
     """Number of bytes that have come from there without a gap; 0: not known."""
     on_the_way: int = 0
-    """Number of bytes that were sent, and that the other end is not known to have; 0: none, or not known."""
+    """Number of bytes, about, that were sent, and that the other end is not known to have: what was lost is of them
+    until it has come; 0: none, or not known."""
 
 
 class Stream(Protocol):
@@ -89,7 +90,7 @@ class Stream(Protocol):
         """End the stream; idempotent."""
 
     def drop(self) -> None:
-        """End the stream at once, with what was written and has not been sent yet; idempotent."""
+        """End the stream at once, with what either end has written and not sent yet; idempotent."""
 
 
 class DataPlane(Protocol):
