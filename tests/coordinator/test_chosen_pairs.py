@@ -15,6 +15,7 @@ from dtfm_coordinator.links.chosen_pairs import (
     PARTNERS,
     Flags,
     echoes,
+    first_partners,
     in_rounds,
     is_stranger,
     next_partners,
@@ -67,6 +68,32 @@ def test_a_newcomer_is_measured_with_the_nearest_and_with_who_sends_fastest() ->
         known[one, other], known[other, one] = gbps[one, other], gbps[other, one]
     assert rounds[:2] == [{7}, {11}]
     assert len(rounds) == PARTNERS
+
+
+def test_a_newcomer_that_has_met_who_sends_fastest_is_measured_with_the_nearest() -> None:
+    count, new = 30, 29
+    rng = np.random.default_rng(0)
+    tried = ~np.eye(count, dtype=bool)
+    tried[new] = tried[:, new] = False
+    delays, gbps = rng.uniform(5, 9, (count, count)), rng.uniform(0.1, 0.2, (count, count))
+    delays[new, 7], gbps[11, 2] = 1.0, 3.0
+    known = np.where(tried, gbps, np.nan)
+    assert first_partners(tried, known, {new}) == [(11, new)], "no delay of its own is known"
+    tried[11, new] = tried[new, 11] = True
+    assert first_partners(tried, known, {new}) == [], "it has a partner"
+    assert next_partners(tried, delays, known, {new}) == [(7, new)]
+    tried[7, new] = tried[new, 7] = True
+    assert next_partners(tried, delays, known, {new}) == []
+
+
+def test_who_takes_round_trips_measures_no_pair_and_each_newcomer_has_another_partner() -> None:
+    count = 12
+    tried = ~np.eye(count, dtype=bool)
+    tried[8:] = tried[:, 8:] = False
+    pairs = first_partners(tried, np.full((count, count), np.nan), {8, 9, 10, 11})
+    assert {other for _, other in pairs} == {8, 9, 10, 11}
+    assert len({one for one, _ in pairs} & {*range(8)}) == 4
+    assert first_partners(nothing(count), np.full((count, count), np.nan), range(count)) == []
 
 
 def test_round_trips_are_few_a_peer_and_go_to_common_landmarks() -> None:

@@ -1,5 +1,6 @@
 """Plans on estimates: their links are measured before they begin, and they are made anew where these were wrong."""
 
+import asyncio
 import itertools
 
 import numpy as np
@@ -20,10 +21,12 @@ from dtfm_coordinator.links.view_bounds import at_worst
 from dtfm_protocol.control.messages import ProbeResult, ProbeRound
 from dtfm_protocol.discovery.records import Link, LinkReport
 from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.process.timeouts import TIMEOUTS
 from dtfm_protocol.view.view import NodeView, View
 from tests.coordinator.laid_out_swarm import Swarm, ids_of, swarm
 from tests.coordinator.peers import plan_of
 from tests.coordinator.test_link_table import member
+from tests.harness.manual_clock import settle
 
 __all__ = ["swarm"]  # a fixture
 PEERS = "abcdefgh"
@@ -234,6 +237,42 @@ async def test_before_a_first_plan_of_many_few_links_are_measured_and_then_those
     swarm.control.said.clear()
     await swarm.probe()
     assert swarm.rounds == []
+
+
+async def test_a_newcomer_takes_round_trips_while_its_first_link_is_measured(swarm: Swarm) -> None:
+    peers = [chr(ord("a") + number) for number in range(8)]
+    await swarm.join(*peers)
+    await swarm.probe()
+    swarm.control.said.clear()
+    await swarm.join("z")
+    await swarm.probe()
+    first, *rounds = [turn for turn in swarm.rounds if not turn.fans]
+    assert set(first.echoes) == {"z"}
+    ((measures, other),) = first.pairs
+    assert other == "z", "a newcomer does not tell itself what its links carry"
+    ((again,),) = [turn.pairs for turn in rounds]
+    assert "z" in again
+    assert measures not in again
+    assert swarm.state.links.untried([*peers, "z"]) == []
+
+
+async def test_a_long_measurement_beside_round_trips_is_waited_for(swarm: Swarm) -> None:
+    peers = [chr(ord("a") + number) for number in range(8)]
+    await swarm.join(*peers)
+    await swarm.probe()
+    await swarm.join("z")
+    swarm.control.said.clear()
+    swarm.silent |= {*peers}
+    probing = asyncio.create_task(swarm.probe())
+    await settle()
+    (turn,) = swarm.rounds
+    await swarm.clock.advance(2 * TIMEOUTS.echo_round)
+    assert [turn.id for turn in swarm.rounds] == [turn.id], "the round trips are there, the link is being measured"
+    swarm.silent.clear()
+    await swarm.finish(turn.pairs[0][0], turn)
+    await probing
+    assert swarm.state.links.gbps(*turn.pairs[0]) is not None
+    assert len([turn for turn in swarm.rounds if turn.pairs]) == 2
 
 
 async def test_before_a_first_plan_of_many_replicas_no_more_rounds_are_measured_than_of_fewer(swarm: Swarm) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from types import MappingProxyType
 from typing import TypedDict
 
 from dtfm_coordinator.leader.lead_context import LeadContext
@@ -70,14 +71,18 @@ class LinkMeasuring:
         self, peers: list[str], members: list[Member], anew: Collection[Pair], limits: bool, busy: Collection[str]
     ) -> None:
         places, doubted = _places(members), {frozenset(pair) for pair in anew}
+
+        def disturbs(pairs: list[Pair]) -> bool:
+            return any({*pair} & {*busy} and frozenset(pair) not in doubted for pair in pairs)
+
+        first: list[Pair] = []
         if echoes := self._links.echoes(peers):
+            first = self._links.first_pairs(peers, echoes)
             await self._say("probing", "measuring how far nodes are from each other")
-            turn = ProbeRound(id=_now(), echoes=echoes, **places)
-            await self._have_probed(turn, self._timeouts.echo_round)
-        for number, pairs in enumerate(self._links.rounds(peers, anew), 1):
+            await self._measure(first, places, quick=not disturbs(first), echoes=echoes)
+        for number, pairs in enumerate(self._links.rounds(peers, anew, first), 1):
             await self._say("probing", f"measuring links: round {number}")
-            disturbs = any({*pair} & {*busy} and frozenset(pair) not in doubted for pair in pairs)
-            await self._measure(pairs, places, quick=not disturbs)
+            await self._measure(pairs, places, quick=not disturbs(pairs))
         fans = list(self._links.limits.fans(peers, self._links.gbps, self._links.gbps_alone)) if limits else []
         for number, fanned in enumerate(fans, 1):
             await self._say("probing", f"measuring what nodes can send in all: round {number} of {len(fans)}")
@@ -107,8 +112,7 @@ class LinkMeasuring:
         for first in range(0, most, ECHO_LIMIT):
             some = {peer: others[first : first + ECHO_LIMIT] for peer, others in doors.items() if len(others) > first}
             await self._say("probing", "trying who can talk to whom")
-            turn = ProbeRound(id=_now(), echoes=some, **_places(members))
-            await self._have_probed(turn, self._timeouts.echo_round)
+            await self._have_probed(ProbeRound(id=_now(), echoes=some, **_places(members)))
 
     async def beside(self, pairs: list[Pair], members: list[Member]) -> None:
         """Have disjoint pairs of `members` measured that no plan uses, while training goes on; nobody is told, for
@@ -118,24 +122,33 @@ class LinkMeasuring:
         for pair in pairs:
             self._links.beside(pair)
 
-    async def _measure(self, pairs: list[Pair], places: Places, *, quick: bool = True) -> None:
-        """Have disjoint pairs measured."""
-        await self._have_probed(ProbeRound(id=_now(), pairs=tuple(pairs), quick=quick, **places))
+    async def _measure(
+        self,
+        pairs: list[Pair],
+        places: Places,
+        *,
+        quick: bool = True,
+        echoes: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
+    ) -> None:
+        """Have disjoint pairs measured, while others take round trips."""
+        await self._have_probed(ProbeRound(id=_now(), pairs=tuple(pairs), quick=quick, echoes=dict(echoes), **places))
         self._links.tried(pairs)
 
-    async def _have_probed(self, turn: ProbeRound, seconds: float | None = None) -> None:
+    async def _have_probed(self, turn: ProbeRound) -> None:
         """Ask for a round of measurements, and wait until the peers that are there have reported what they found, for
-        so many seconds at most."""
-        limit = self._timeouts.probe_round if seconds is None else seconds
-        acting = [peer for peer, _ in turn.pairs] + [fan.centre for fan in turn.fans] + list(turn.echoes)
+        so many seconds at most as their part of it may take."""
         self._links.requests.ask(turn)
         await self._context.control.publish(PROBE, turn)
+        acting = [peer for peer, _ in turn.pairs] + [fan.centre for fan in turn.fans]
+        await self._until_reported(turn.echoes, turn.id, self._timeouts.echo_round)
+        await self._until_reported(acting, turn.id, self._timeouts.probe_round)
 
+    async def _until_reported(self, peers: Collection[str], number: int, limit: float) -> None:
         def awaited(peer: str) -> bool:
             member = self._members.get(peer)
-            return member is not None and member.online and self._links.requests.awaits(peer, turn.id)
+            return member is not None and member.online and self._links.requests.awaits(peer, number)
 
-        if not await self._state.wait(lambda: not any(map(awaited, acting)), limit):
+        if not await self._state.wait(lambda: not any(map(awaited, peers)), limit):
             log.warning("Measuring the connections took %.0f s, and goes on without.", limit)
 
     async def _read_all(self, peers: Collection[str], take: Callable[[str, LinkReport], None]) -> None:

@@ -4,11 +4,12 @@ Every peer takes round trips to a few others, all at once; from these all delays
 with `PARTNERS` others, one after the other, which takes seconds each: with its nearest, for neighbours may have a
 better way than through the world; with whoever sends fastest, for only then does its own downlink show. With a third
 one, drawn, rates are estimated better, and plans are no better for it (benchmarks/few_measurements.py): the pairs that
-a plan is about to use are measured in any case.
+a plan is about to use are measured in any case. Who sends fastest is known before a newcomer's delays are: it measures
+with that one while it takes its round trips.
 """
 
 import itertools
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 import numpy as np
 import numpy.typing as npt
@@ -59,7 +60,22 @@ def is_stranger(tried: Flags) -> Flags:
     return few
 
 
-def next_partners(tried: Flags, delays: Matrix, gbps: Matrix) -> list[tuple[int, int]]:
+def first_partners(tried: Flags, gbps: Matrix, taking: Collection[int]) -> list[tuple[int, int]]:
+    """Return disjoint pairs that can be measured while those who are `taking` round trips do so: of each of these that
+    has no partner yet, and of whoever sends fastest of the others. The first of a pair measures.
+
+    Args:
+        tried, gbps: as for `next_partners`.
+        taking: peers, none of which has time to measure.
+    """
+    strangers = [peer for peer in _strangers(tried) if peer in taking and not tried[peer].any()]
+    fastest = _fastest_sender(tried, gbps)
+    return _disjoint(tried, strangers, {*range(len(tried))} - {*taking}, fastest)
+
+
+def next_partners(
+    tried: Flags, delays: Matrix, gbps: Matrix, met_fastest: Collection[int] = ()
+) -> list[tuple[int, int]]:
     """Return disjoint pairs of which each has a stranger, the round to be measured next; none where all know enough.
 
     The first of a pair measures: who has more partners, so that a newcomer does not tell itself what its links carry.
@@ -68,23 +84,54 @@ def next_partners(tried: Flags, delays: Matrix, gbps: Matrix) -> list[tuple[int,
         tried: as for `is_stranger`.
         delays: of all pairs, measured or estimated, shape (N, N).
         gbps: measured rates; NaN where there is none, shape (N, N).
+        met_fastest: peers whose first partner was whoever sends fastest, as `first_partners` has it.
     """
+    known, fastest = tried.sum(axis=1), _fastest_sender(tried, gbps)
+
+    def choose(peer: int, free: list[int]) -> int:
+        if known[peer] == (peer in met_fastest):
+            drawn = _drawn(tried, peer)
+            return min(free, key=lambda other: (delays[peer, other], drawn[other]))
+        return fastest(peer, free)
+
+    return _disjoint(tried, _strangers(tried), range(len(tried)), choose)
+
+
+def _strangers(tried: Flags) -> list[int]:
+    """Return who has too few partners, those with the fewest first."""
     known = tried.sum(axis=1)
+    return sorted(np.flatnonzero(is_stranger(tried)).tolist(), key=lambda peer: (int(known[peer]), peer))
+
+
+def _fastest_sender(tried: Flags, gbps: Matrix) -> Callable[[int, list[int]], int]:
+    """Return a function that gives, of those who are free, the one that sends fastest, for a peer."""
     sends = np.where(np.isnan(gbps), 0.0, gbps).max(axis=1, initial=0.0)
+
+    def choose(peer: int, free: list[int]) -> int:
+        drawn = _drawn(tried, peer)
+        return min(free, key=lambda other: (-sends[other], drawn[other]))
+
+    return choose
+
+
+def _drawn(tried: Flags, peer: int) -> list[int]:
+    """Return an order of all peers, by which `peer` chooses of equal ones."""
+    order: list[int] = np.random.default_rng((peer, int(tried[peer].sum()))).permutation(len(tried)).tolist()
+    return order
+
+
+def _disjoint(
+    tried: Flags, strangers: Iterable[int], others: Collection[int], choose: Callable[[int, list[int]], int]
+) -> list[tuple[int, int]]:
+    """Return disjoint pairs of one of `others`, which `choose` gives, and a stranger, as far as there are any left."""
     busy: set[int] = set()
     pairs = []
-    strangers = sorted(np.flatnonzero(is_stranger(tried)).tolist(), key=lambda peer: (int(known[peer]), peer))
     for peer in strangers:
-        free = [other for other in range(len(tried)) if other != peer and other not in busy and not tried[peer, other]]
-        if peer in busy or not free:
-            continue
-        drawn = np.random.default_rng((peer, int(known[peer]))).permutation(len(tried))
-        if known[peer] == 0:
-            chosen = min(free, key=lambda other: (delays[peer, other], drawn[other]))
-        else:
-            chosen = min(free, key=lambda other: (-sends[other], drawn[other]))
-        pairs.append((chosen, peer))
-        busy |= {peer, chosen}
+        free = [other for other in others if other != peer and other not in busy and not tried[peer, other]]
+        if peer not in busy and free:
+            chosen = choose(peer, free)
+            pairs.append((chosen, peer))
+            busy |= {peer, chosen}
     return pairs
 
 

@@ -6,7 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from dtfm_coordinator.links.chosen_pairs import FEW, Flags, echoes, in_rounds, is_stranger, next_partners, partners
+from dtfm_coordinator.links.chosen_pairs import (
+    FEW,
+    Flags,
+    echoes,
+    first_partners,
+    in_rounds,
+    is_stranger,
+    next_partners,
+    partners,
+)
 from dtfm_coordinator.links.link_claims import LinkClaims, contradicts, doubtful
 from dtfm_coordinator.links.peer_limits import PeerLimits
 from dtfm_coordinator.links.probe_requests import ProbeRequests
@@ -291,7 +300,17 @@ class LinkTable:
                 return 0
         return wanted - tried
 
-    def rounds(self, peers: Sequence[str], anew: Collection[Pair] = ()) -> Iterator[list[Pair]]:
+    def first_pairs(self, peers: Sequence[str], taking: Collection[str]) -> list[Pair]:
+        """Disjoint pairs of `peers` that are measured while newcomers, `taking` round trips, have no time to measure;
+        with each it is whoever sends fastest."""
+        places = {place for place, peer in enumerate(peers) if peer in taking}
+        tried = self._flags(peers, lambda one, other: self.known(one, other) or self._measured(one, other))
+        pairs = first_partners(tried, self._matrix(self._gbps, peers, np.nan), places)
+        return [(peers[one], peers[other]) for one, other in pairs]
+
+    def rounds(
+        self, peers: Sequence[str], anew: Collection[Pair] = (), first: Collection[Pair] = ()
+    ) -> Iterator[list[Pair]]:
         """Rounds of disjoint pairs of `peers`, after which enough is known of each for the rest to be estimated.
 
         Whom to ask next follows from what was found before: results are to be taken between two rounds. Where that is
@@ -299,6 +318,7 @@ class LinkTable:
 
         Args:
             anew: links that are measured in any case, first.
+            first: pairs that were asked to measure while their second ones took round trips.
         """
         if len(peers) <= FEW:
             yield from pair_rounds(peers, self._measured)
@@ -307,7 +327,8 @@ class LinkTable:
         tried, delays = self._flags(peers, self._measured), self._delays(peers)
         reaches = np.asarray(tried.sum(axis=1) > 0)
         tried |= self._flags(peers, self.known) & (reaches[:, None] | reaches[None, :])
-        while pairs := next_partners(tried, delays, self._matrix(self._gbps, peers, np.nan)):
+        met = {peers.index(pair[1]) for pair in first if self._measured(*pair)}
+        while pairs := next_partners(tried, delays, self._matrix(self._gbps, peers, np.nan), met):
             for one, other in pairs:
                 tried[one, other] = tried[other, one] = True
             yield [(peers[one], peers[other]) for one, other in pairs]
