@@ -63,6 +63,8 @@ class Arrival:
         """Seconds to wait for a coordinator that may be starting."""
         self.is_newcomer = True
         """Whether this node has never been in the swarm."""
+        self.has_new_key = False
+        """Whether its identity was made for this very join."""
 
     def control(self, folder: Path, admission: Admission, post: Post) -> ControlPlane:
         """Return the connection to the broker, with what this node reads there; `folder` keeps what was heard last."""
@@ -125,7 +127,8 @@ class Arrival:
             UserError: there is another one.
         """
         await control.publish(CHALLENGE, Challenge(session=self._session))
-        await asyncio.sleep(self._timeouts.identity_challenge)
+        if not self.has_new_key:
+            await asyncio.sleep(self._timeouts.identity_challenge)
         await self._until_clock_told(control)
         if (control.clock_ahead or 0.0) < -CLOCK_OFFSET_SECONDS:
             control.clock_told.clear()  # so it looks, too, where a busy machine reads a message late

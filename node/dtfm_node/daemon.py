@@ -64,6 +64,7 @@ from dtfm_protocol.identity.signer import Signer
 from dtfm_protocol.job.resolved_job import ResolvedJob
 from dtfm_protocol.model.model_sizes import model_sizes
 from dtfm_protocol.open_planes import Planes, open_planes
+from dtfm_protocol.process.clock import MonotonicClock
 from dtfm_protocol.process.freshness_files import message_counter
 from dtfm_protocol.process.product_version import product_version
 from dtfm_protocol.process.timeouts import TIMEOUTS, Timeouts
@@ -135,6 +136,7 @@ class Daemon:
         credentials = EnrolmentClient(self._invite, self._identity, self._folder)
         arrival = self._arrival
         arrival.is_newcomer = self._options.is_newcomer or credentials.known() is None
+        arrival.has_new_key = self._options.has_new_key
         obtaining = credentials.obtain(arrival.patience)
         admission = await arrival.unless_closed(obtaining, BrokerAddress.entrances(self._invite))
         credentials.keep(admission)
@@ -324,7 +326,7 @@ class Daemon:
                 tasks.create_task(ahead_fetch.run(self._inbox.comings)),
                 tasks.create_task(self._reporter.run(control)),
                 tasks.create_task(plane.watch()),
-                tasks.create_task(worker.prepare()),
+                tasks.create_task(self._prepare(worker)),
                 tasks.create_task(contribution.run(partial(asyncio.sleep, self._timeouts.contribution_pause))),
                 tasks.create_task(watch_for_wake(own_addresses, partial(_anew, control, publisher))),
             ]
@@ -352,6 +354,11 @@ class Daemon:
             for task in background:
                 task.cancel()
         await self._reporter.send(control)
+
+    async def _prepare(self, worker: PlanWorker) -> None:
+        """Have `worker` prepare for plans once that does not disturb measurements of this node's links."""
+        await self._inbox.until_calm(self._timeouts.calm, MonotonicClock())
+        await worker.prepare()
 
     def _spare_memory(self, job: ResolvedJob, profile: Profile) -> float:
         """Return the bytes of memory that this machine offers and the newest plan does not ask for."""

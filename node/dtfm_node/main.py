@@ -160,7 +160,7 @@ def join(
             kept_invite.keep(parsed, folder)
             keep(command.template(context), {}, folder)
             lower_priority(nice)  # before there are threads
-            is_newcomer = not (folder / "credential.json").exists()
+            is_newcomer, has_new_key = not (folder / "credential.json").exists(), not (folder / "key").exists()
             if timeout is None and is_newcomer:
                 asyncio.run(look_ahead(parsed, lan=lan))
                 if not devices:  # else each device's node enrols
@@ -209,6 +209,7 @@ def join(
                 share=share,
                 lan=lan,
                 is_newcomer=is_newcomer,
+                has_new_key=has_new_key,
             )
             accepted = partial(keep_options, command, context, limits, folder)
             daemon = Daemon(parsed, folder, options, display, surveyor=survey, accepted=accepted)

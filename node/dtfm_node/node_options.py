@@ -44,3 +44,5 @@ class NodeOptions:
     """Whether addresses inside this machine's own network are dialled when others announce them."""
     is_newcomer: bool = False
     """Whether this node has never been in the swarm before this start."""
+    has_new_key: bool = False
+    """Whether its key is made for this very join, so that no other daemon can have it."""

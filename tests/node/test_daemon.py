@@ -110,6 +110,24 @@ async def test_a_node_asks_for_nothing_until_a_coordinator_serves(tmp_path: Path
     assert control.said == ["challenge", "opens its ports"]
 
 
+async def test_who_has_just_made_its_key_does_not_wait_for_another_daemon_that_has_it(tmp_path: Path) -> None:
+    daemon, control, entry = entering(tmp_path, True, 30.0, challenge=1000.0)
+    daemon._arrival.has_new_key = True
+    daemon._inbox._take_job("", JOB)
+    assert await asyncio.wait_for(entry, 30) == JobSurvey(1, 2)
+    assert control.said == ["challenge", "opens its ports"], "what time it is it asks all the same"
+
+
+async def test_who_has_an_older_key_waits_whether_another_daemon_has_it(tmp_path: Path) -> None:
+    daemon, control, entry = entering(tmp_path, True, 30.0, challenge=1000.0)
+    daemon._inbox._take_job("", JOB)
+    task = asyncio.create_task(entry)
+    await asyncio.wait_for(control.asked.wait(), 30)
+    await settle()
+    assert control.said == ["challenge"]
+    task.cancel()
+
+
 async def test_a_coordinator_that_is_slow_to_tell_the_time_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

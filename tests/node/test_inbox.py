@@ -9,7 +9,21 @@ from packaging.version import Version
 
 from dtfm_node.control.display import Display
 from dtfm_node.control.inbox import Inbox
-from dtfm_protocol.control.messages import ANSWERS, EPOCH, MEMBERSHIP, PLAN, Answers, Epoch, Kick, MembershipNews, Topic
+from dtfm_protocol.control.messages import (
+    ANSWERS,
+    EPOCH,
+    MEMBERSHIP,
+    PHASE,
+    PLAN,
+    PROBE,
+    Answers,
+    Epoch,
+    Kick,
+    MembershipNews,
+    Phase,
+    ProbeRound,
+    Topic,
+)
 from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.identity.admission import Admission
 from dtfm_protocol.identity.ban import Ban
@@ -19,6 +33,7 @@ from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.process.logs import log
 from dtfm_protocol.process.product_version import product_version
 from dtfm_protocol.schema import Schema
+from tests.harness.manual_clock import ManualClock, settle
 from tests.harness.membership import DAY, OWNER, SWARM, TOKEN, invite_of
 
 SECOND, STRANGER = Identity.generate(), Identity.generate()
@@ -170,3 +185,48 @@ def test_a_node_is_sent_away_by_a_kick_since_it_began_and_not_by_earlier_ones(no
     assert not hear(node.identity.peer_id, 5.0, SECOND)
     assert not hear(STRANGER.peer_id, 9.0)
     assert hear(node.identity.peer_id, 6.0)
+
+
+class Calm:
+    """A node that waits until nobody measures links, for 10 s at a time."""
+
+    def __init__(self) -> None:
+        self.node, self.clock = Node(), ManualClock()
+        self.node.inbox._challenge = None  # whether a coordinator lives is no matter here
+        self.waiting = asyncio.ensure_future(self.node.inbox.until_calm(10.0, self.clock))
+
+    async def round(self) -> None:
+        await self.node._readers[PROBE.name](OWNER.peer_id, ProbeRound(id=1, addresses={}))
+
+    async def is_over(self) -> bool:
+        await settle()
+        return self.waiting.done()
+
+
+async def test_as_long_as_rounds_of_measurements_come_it_is_not_calm() -> None:
+    calm = Calm()
+    for _ in range(3):
+        await calm.clock.advance(9.0)
+        await calm.round()
+        assert not await calm.is_over()
+    await calm.clock.advance(21.0)
+    assert await calm.is_over()
+
+
+async def test_once_a_plan_is_made_it_is_calm() -> None:
+    calm = Calm()
+    await calm.round()
+    calm.node.hear(PHASE, Phase(name="probing", text="measuring links: round 1"))
+    assert not await calm.is_over()
+    calm.node.hear(PHASE, Phase(name="planning", text="planning for 4 nodes"))
+    assert await calm.is_over()
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+async def test_a_plan_for_this_node_makes_it_calm_and_one_that_others_follow_does_not(is_own: bool) -> None:
+    calm = Calm()
+    peer = calm.node.identity.peer_id if is_own else SECOND.peer_id
+    plan = Plan(version=1, stages=((0, 1),), routes=((peer,),))
+    calm.node.hear(PLAN, plan.signed(OWNER, SWARM))
+    assert await calm.is_over() == is_own
+    calm.waiting.cancel()

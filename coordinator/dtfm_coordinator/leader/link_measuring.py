@@ -59,16 +59,27 @@ class LinkMeasuring:
         """
         peers = [member.peer for member in members]
         before = {pair: self._links.gbps(*pair) or 0.0 for pair in anew}
-        await self._read_all(self._links.reporters(peers), self._links.published)
-        with contextlib.ExitStack() as undo:
-            for pair in anew:
-                undo.callback(self._links.forget_pair(*pair))
-            await self._probe(peers, members, anew, limits, busy)
-            undo.pop_all()  # who is interrupted knows what was known before
+        reading = asyncio.create_task(self._read_all(self._links.reporters(peers), self._links.published))
+        try:
+            if anew:
+                await reading  # what is to be forgotten must not come after that
+            with contextlib.ExitStack() as undo:
+                for pair in anew:
+                    undo.callback(self._links.forget_pair(*pair))
+                await self._probe(peers, members, anew, limits, busy, reading)
+                undo.pop_all()  # who is interrupted knows what was known before
+        finally:
+            reading.cancel()
         self._state.link_watch.looked(before, before, {pair: self._links.gbps(*pair) or 0.0 for pair in before})
 
     async def _probe(
-        self, peers: list[str], members: list[Member], anew: Collection[Pair], limits: bool, busy: Collection[str]
+        self,
+        peers: list[str],
+        members: list[Member],
+        anew: Collection[Pair],
+        limits: bool,
+        busy: Collection[str],
+        reading: Awaitable[None],
     ) -> None:
         places, doubted = _places(members), {frozenset(pair) for pair in anew}
 
@@ -80,6 +91,7 @@ class LinkMeasuring:
             first = self._links.first_pairs(peers, echoes)
             await self._say("probing", "measuring how far nodes are from each other")
             await self._measure(first, places, quick=not disturbs(first), echoes=echoes)
+        await reading
         for number, pairs in enumerate(self._links.rounds(peers, anew, first), 1):
             await self._say("probing", f"measuring links: round {number}")
             await self._measure(pairs, places, quick=not disturbs(pairs))

@@ -1,6 +1,7 @@
 """Messages of coordinators: the job, plans, which of them is in force, the swarm's phase, whose links to measure."""
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Collection
 from functools import partial
 from typing import NoReturn
@@ -35,6 +36,7 @@ from dtfm_protocol.identity.invite import Invite
 from dtfm_protocol.job.resolved_job import ResolvedJob
 from dtfm_protocol.plan.peer_state import Mark
 from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.process.clock import MonotonicClock
 from dtfm_protocol.process.logs import log
 from dtfm_protocol.process.product_version import product_version
 from dtfm_protocol.process.version_agreement import Distance, distance, told_to_node
@@ -52,6 +54,8 @@ class Inbox:
         self.rounds: asyncio.Queue[ProbeRound] = asyncio.Queue()
         self.comings: asyncio.Queue[ProbeRound] = asyncio.Queue()
         """Rounds with a layout that is to come."""
+        self._round_number, self._plans = 0, asyncio.Event()
+        """Rounds that have come, and the event that a plan is being made, or one for this node has come."""
         self.changed = asyncio.Event()
         """Event that is set whenever a coordinator has said something new; whoever waits clears it."""
         self.plan: Plan | None = None
@@ -102,6 +106,17 @@ class Inbox:
         await self._job_came.wait()
         assert self._job is not None
         return self._job
+
+    async def until_calm(self, seconds: float, clock: MonotonicClock) -> None:
+        """Wait until no links are being measured: a plan is being made, or one for this node has come, or no round of
+        measurements has come for so many seconds."""
+        while True:
+            number = self._round_number
+            with contextlib.suppress(TimeoutError):
+                async with clock.timeout(seconds):
+                    await self._plans.wait()
+            if self._plans.is_set() or number == self._round_number:
+                return
 
     def cannot_read(self, topic: Topic, error: Refused) -> None:
         """Take that a coordinator has said what this version cannot read: without a job or a plan it is of no use."""
@@ -155,6 +170,8 @@ class Inbox:
             plan.verify(self._coordinators, self._invite.swarm)
             self.plan, self.heard = plan, heard
             self._let_peers_in()
+            if trains:
+                self._plans.set()
             self.changed.set()
 
     def _take_epoch(self, sender: str, epoch: Epoch) -> None:
@@ -169,6 +186,8 @@ class Inbox:
         """Note the phase; have its coordinator challenged where it has not shown yet that this run of it lives."""
         self._display.phase(phase)
         self._phase = self._phase.heard(sender, phase)
+        if phase.name == "planning":
+            self._plans.set()
         self.changed.set()
         is_asked = self._challenged.get(sender) == phase.session and phase.name not in {"done", "failed"}
         if self._challenge is None or is_asked or not self._phase.is_doubtful:
@@ -217,4 +236,5 @@ class Inbox:
         self.changed.set()
 
     async def _take_round(self, _: str, turn: ProbeRound) -> None:
+        self._round_number += 1
         (self.rounds if turn.coming is None else self.comings).put_nowait(turn)

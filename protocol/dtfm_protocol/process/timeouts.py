@@ -154,6 +154,9 @@ class Timeouts:
     links_calm: float = 3.0
     """Time in which no round of probes must have come before what was found is published: rounds follow each other, and
     the DHT's messages would disturb the next one. The coordinator, which has it by then, does not wait."""
+    calm: float = 10.0
+    """Time in which no round of probes must have come before a node works out ahead what plans ask for, where none is
+    being made: that keeps its processor busy, and links would seem slower. Longer than most rounds."""
     publish_look: float = 20.0
     """Interval of looks at whether something is to be published: shorter than a third of `profile_lifetime`."""
     profile_lifetime: float = 180.0
