@@ -121,6 +121,7 @@ class Daemon:
         self._arrival = Arrival(
             invite, self._identity, self._session, self._inbox, display, self._presence, timeouts, options.timeout
         )
+        self._arrival.has_new_key = options.has_new_key
 
     async def run(self) -> None:
         """Stay until the job is done.
@@ -136,7 +137,6 @@ class Daemon:
         credentials = EnrolmentClient(self._invite, self._identity, self._folder)
         arrival = self._arrival
         arrival.is_newcomer = self._options.is_newcomer or credentials.known() is None
-        arrival.has_new_key = self._options.has_new_key
         obtaining = credentials.obtain(arrival.patience)
         admission = await arrival.unless_closed(obtaining, BrokerAddress.entrances(self._invite))
         credentials.keep(admission)

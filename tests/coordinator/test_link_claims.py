@@ -55,6 +55,20 @@ def test_rates_that_are_no_bottleneck_are_all_the_same_and_where_there_is_nothin
     assert doubtful([LIAR_AB], {}, {}) == []
 
 
+@pytest.mark.parametrize("is_first", [True, False])
+def test_who_takes_round_trips_meanwhile_confirms_the_link_whatever_it_tells_first(is_first: bool) -> None:
+    links = told(0.01)
+    links.forget_pair("liar", "a")
+    links.requests.ask(ProbeRound(id=7, pairs=(("liar", "a"),), echoes={"a": ("b", "c")}, addresses={}))
+    seen = Link(round_trip_ms=20.0, sent_gbps=10.0, received_gbps=10.0)
+    words = [ProbeResult(round=7, link=seen), ProbeResult(round=7, echoes={"b": 30.0, "c": 40.0})]
+    for word in words if is_first else words[::-1]:
+        links.answered("a", word)
+    links.answered("liar", ProbeResult(round=7, link=seen))
+    assert links.delay("a", "c") == 20.0
+    assert links.doubtful([LIAR_AB]) == [], "both ends have told"
+
+
 def test_a_plan_has_such_a_link_measured_once_before_it_begins() -> None:
     links = told(10.0)
     view = links.view([member(peer) for peer in ("a", "b", "c", "liar")], "fp32")

@@ -340,6 +340,37 @@ def test_a_profile_that_no_view_could_hold_is_refused_when_it_is_read(change: di
         member("a", **change)
 
 
+def newcomer_to(peers: list[str]) -> LinkTable:
+    """Links of which all are known but those of the newcomer, z; c sends fastest, and f is near it."""
+    links = LinkTable()
+    for one, other in itertools.combinations(peers, 2):
+        links.tried([(one, other)])
+        links.reported(one, report(**{other: (20.0, 5.0 if one == "c" else 1.0, 1.0)}))
+    links.requests.ask(ProbeRound(id=3, echoes={"z": tuple(peers)}, addresses={}))
+    links.answered("z", ProbeResult(round=3, echoes={peer: 2.0 if peer == "f" else 30.0 for peer in peers}))
+    return links
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_after_whoever_sends_fastest_comes_the_nearest_whether_that_one_answered_or_not(answers: bool) -> None:
+    links, peers = newcomer_to(list("abcdef")), [*"abcdef", "z"]
+    (first,) = links.first_pairs(peers, {"z"})
+    assert first == ("c", "z")
+    links.tried([first])
+    if answers:
+        links.reported("c", report(z=(30.0, 1.0, 1.0)))
+    assert next(links.rounds(peers)) == [("f", "z")], "another measuring may have been broken off in between"
+
+
+def test_without_a_first_pair_the_nearest_comes_first() -> None:
+    links = newcomer_to(list("abcdef"))
+    assert next(links.rounds([*"abcdef", "z"])) == [("f", "z")]
+    links.first_pairs([*"abcdef", "z"], {"z"})
+    links.forget("z")
+    links.tried([("c", "z")])
+    assert next(links.rounds([*"abcdef", "z"])) != [("f", "z")], "who comes back begins anew"
+
+
 def test_what_a_peers_person_allows_is_a_limit_of_its_line() -> None:
     links = LinkTable()
     links.reported("a", LinkReport(links={}, limits=Limits(up_gbps=0.02, down_gbps=0.2)))

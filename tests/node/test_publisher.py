@@ -180,7 +180,7 @@ async def test_results_are_published_once_when_rounds_are_over_and_nobody_waits_
     measuring = asyncio.create_task(publisher.measure(rounds, reporter))
     for number, other in ((3, "near"), (4, "far")):
         rounds.put_nowait(pair_of(number, ME.peer_id, other))
-    await until(lambda: reporter._report.probed is not None and reporter._report.probed.round == 4)
+    await until(lambda: publisher._probed == 4)
     await clock.advance(TIMEOUTS.links_calm - 0.1)
     assert discovery.times == before
     rounds.put_nowait(pair_of(5, "near", "far"))  # not its own
@@ -262,8 +262,11 @@ async def test_what_was_seen_of_the_other_ends_measurement_is_told_for_the_round
         await settle()
         publisher._witness.when_seen("far", link)
         assert reporter._report.probed == ProbeResult(round=3, link=link)
+    broker: Any = Heard()
+    await reporter.send(broker)
     publisher._witness.when_seen("near", link)
     assert reporter._report.probed == ProbeResult(round=4, link=link)
+    await reporter.send(broker)
     publisher._witness.when_seen("near", link.model_copy(update={"sent_gbps": 9.0}))
     assert reporter._report.probed == ProbeResult(round=4, link=link), "who measures again is not told of again"
     rounds.put_nowait(pair_of(5, "near", "far"))
@@ -282,9 +285,11 @@ async def test_what_was_seen_is_told_though_the_next_round_has_begun(reporter: R
         rounds.put_nowait(pair_of(turn, f"peer {turn}", ME.peer_id))
     await settle()
     newest = 2 + 2 * MOST_WATCHED
+    broker: Any = Heard()
     for turn in (newest - 1, newest):
         publisher._witness.when_seen(f"peer {turn}", link)
         assert reporter._report.probed == ProbeResult(round=turn, link=link)
+        await reporter.send(broker)
     publisher._witness.when_seen("peer 3", link)
     measuring.cancel()
     assert reporter._report.probed == ProbeResult(round=newest, link=link), "so long ago that nothing is kept of it"
@@ -317,6 +322,30 @@ async def test_round_trips_are_taken_all_at_once_and_who_does_not_answer_is_miss
     await until(lambda: reporter._report.probed is not None)
     assert reporter._report.probed == ProbeResult(round=3, echoes={"near": 20.0})
     assert ME.peer_id not in under_way
+    measuring.cancel()
+
+
+async def test_round_trips_and_what_was_seen_meanwhile_are_both_sent_however_close_together(
+    monkeypatch: pytest.MonkeyPatch, reporter: Reporter, clock: ManualClock
+) -> None:
+    async def take(plane: MemoryDataPlane, peer: str) -> float:
+        return 0.02
+
+    monkeypatch.setattr(listings, "echo", take)
+    publisher = publisher_on(Forgetful(MemoryNetwork(), ME.peer_id), clock)
+    rounds: asyncio.Queue[ProbeRound] = asyncio.Queue()
+    measuring = asyncio.create_task(publisher.measure(rounds, reporter))
+    rounds.put_nowait(
+        ProbeRound(id=3, pairs=(("near", ME.peer_id),), echoes={ME.peer_id: ("near",)}, addresses={}, quick=True)
+    )
+    await until(lambda: reporter._report.probed is not None)
+    link = Link(round_trip_ms=1.0, sent_gbps=2.0, received_gbps=3.0)
+    publisher._witness.when_seen("near", link)
+    broker: Any = Heard()
+    for _ in range(3):
+        await reporter.send(broker)
+    seen, echoes = ProbeResult(round=3, link=link), ProbeResult(round=3, echoes={"near": 20.0})
+    assert broker.results == [echoes, seen, seen]
     measuring.cancel()
 
 

@@ -86,13 +86,12 @@ class LinkMeasuring:
         def disturbs(pairs: list[Pair]) -> bool:
             return any({*pair} & {*busy} and frozenset(pair) not in doubted for pair in pairs)
 
-        first: list[Pair] = []
         if echoes := self._links.echoes(peers):
             first = self._links.first_pairs(peers, echoes)
             await self._say("probing", "measuring how far nodes are from each other")
             await self._measure(first, places, quick=not disturbs(first), echoes=echoes)
         await reading
-        for number, pairs in enumerate(self._links.rounds(peers, anew, first), 1):
+        for number, pairs in enumerate(self._links.rounds(peers, anew), 1):
             await self._say("probing", f"measuring links: round {number}")
             await self._measure(pairs, places, quick=not disturbs(pairs))
         fans = list(self._links.limits.fans(peers, self._links.gbps, self._links.gbps_alone)) if limits else []
@@ -152,16 +151,16 @@ class LinkMeasuring:
         self._links.requests.ask(turn)
         await self._context.control.publish(PROBE, turn)
         acting = [peer for peer, _ in turn.pairs] + [fan.centre for fan in turn.fans]
-        await self._until_reported(turn.echoes, turn.id, self._timeouts.echo_round)
-        await self._until_reported(acting, turn.id, self._timeouts.probe_round)
+        await self._until_reported(turn.echoes, turn.id, self._timeouts.echo_round, "how far nodes are from each other")
+        await self._until_reported(acting, turn.id, self._timeouts.probe_round, "the connections")
 
-    async def _until_reported(self, peers: Collection[str], number: int, limit: float) -> None:
+    async def _until_reported(self, peers: Collection[str], number: int, limit: float, what: str) -> None:
         def awaited(peer: str) -> bool:
             member = self._members.get(peer)
             return member is not None and member.online and self._links.requests.awaits(peer, number)
 
         if not await self._state.wait(lambda: not any(map(awaited, peers)), limit):
-            log.warning("Measuring the connections took %.0f s, and goes on without.", limit)
+            log.warning("Measuring %s took %.0f s, and goes on without those that have not answered.", what, limit)
 
     async def _read_all(self, peers: Collection[str], take: Callable[[str, LinkReport], None]) -> None:
         """Look up once what `peers` have published of their links, and have it taken.

@@ -84,12 +84,12 @@ def next_partners(
         tried: as for `is_stranger`.
         delays: of all pairs, measured or estimated, shape (N, N).
         gbps: measured rates; NaN where there is none, shape (N, N).
-        met_fastest: peers whose first partner was whoever sends fastest, as `first_partners` has it.
+        met_fastest: peers whose first partner was to be whoever sends fastest, as `first_partners` has it.
     """
     known, fastest = tried.sum(axis=1), _fastest_sender(tried, gbps)
 
     def choose(peer: int, free: list[int]) -> int:
-        if known[peer] == (peer in met_fastest):
+        if known[peer] <= (peer in met_fastest):
             drawn = _drawn(tried, peer)
             return min(free, key=lambda other: (delays[peer, other], drawn[other]))
         return fastest(peer, free)

@@ -56,6 +56,8 @@ class LinkTable:
         """Number of changes when `untried` was asked last, of whom, and its answer."""
         self.limits = PeerLimits()
         self._claims = LinkClaims()
+        self._met_fastest: set[str] = set()
+        """Peers that were to be measured with whoever sends fastest before anybody else."""
         self._least: dict[Pair, float] = {}
         """Gbit/s of links that carry that at least: their ends' lines were shared while they were measured."""
         self._shared: set[frozenset[str]] = set()
@@ -84,6 +86,7 @@ class LinkTable:
         self._shared = {pair for pair in self._shared if peer not in pair}
         self.limits.forget(peer)
         self._claims.forget(peer)
+        self._met_fastest.discard(peer)
         self._confirmed = {pair: gbps for pair, gbps in self._confirmed.items() if peer not in pair}
         self.requests.forget(peer)
 
@@ -237,7 +240,9 @@ class LinkTable:
     def answered(self, peer: str, result: ProbeResult) -> None:
         """Take over what a peer says that it has measured, if it is what it was asked for, and new; or what it has seen
         of the other end's measurement."""
-        other, link = self.requests.watched(peer, result.round), result.link
+        # Who takes round trips in the round in which it is measured with tells two things, in any order.
+        link = result.link
+        other = self.requests.watched(peer, result.round) if link is not None else None
         if other is not None and link is not None:
             self._confirmed |= {(peer, other): link.sent_gbps, (other, peer): link.received_gbps}
             return
@@ -302,15 +307,15 @@ class LinkTable:
 
     def first_pairs(self, peers: Sequence[str], taking: Collection[str]) -> list[Pair]:
         """Disjoint pairs of `peers` that are measured while newcomers, `taking` round trips, have no time to measure;
-        with each it is whoever sends fastest."""
+        with each it is whoever sends fastest, which is kept in mind: the next one is its nearest, even where that one
+        does not answer, for who seems to send fastest may say so only."""
         places = {place for place, peer in enumerate(peers) if peer in taking}
         tried = self._flags(peers, lambda one, other: self.known(one, other) or self._measured(one, other))
         pairs = first_partners(tried, self._matrix(self._gbps, peers, np.nan), places)
-        return [(peers[one], peers[other]) for one, other in pairs]
+        self._met_fastest |= {peers[newcomer] for _, newcomer in pairs}
+        return [(peers[one], peers[newcomer]) for one, newcomer in pairs]
 
-    def rounds(
-        self, peers: Sequence[str], anew: Collection[Pair] = (), first: Collection[Pair] = ()
-    ) -> Iterator[list[Pair]]:
+    def rounds(self, peers: Sequence[str], anew: Collection[Pair] = ()) -> Iterator[list[Pair]]:
         """Rounds of disjoint pairs of `peers`, after which enough is known of each for the rest to be estimated.
 
         Whom to ask next follows from what was found before: results are to be taken between two rounds. Where that is
@@ -318,7 +323,6 @@ class LinkTable:
 
         Args:
             anew: links that are measured in any case, first.
-            first: pairs that were asked to measure while their second ones took round trips.
         """
         if len(peers) <= FEW:
             yield from pair_rounds(peers, self._measured)
@@ -327,7 +331,7 @@ class LinkTable:
         tried, delays = self._flags(peers, self._measured), self._delays(peers)
         reaches = np.asarray(tried.sum(axis=1) > 0)
         tried |= self._flags(peers, self.known) & (reaches[:, None] | reaches[None, :])
-        met = {peers.index(pair[1]) for pair in first if self._measured(*pair)}
+        met = {place for place, peer in enumerate(peers) if peer in self._met_fastest}
         while pairs := next_partners(tried, delays, self._matrix(self._gbps, peers, np.nan), met):
             for one, other in pairs:
                 tried[one, other] = tried[other, one] = True

@@ -108,8 +108,8 @@ class Inbox:
         return self._job
 
     async def until_calm(self, seconds: float, clock: MonotonicClock) -> None:
-        """Wait until no links are being measured: a plan is being made, or one for this node has come, or no round of
-        measurements has come for so many seconds."""
+        """Wait for a time at which links are hardly measured: a plan is being made, or one for this node has come, or
+        no round of measurements has come for so many seconds."""
         while True:
             number = self._round_number
             with contextlib.suppress(TimeoutError):
@@ -236,5 +236,5 @@ class Inbox:
         self.changed.set()
 
     async def _take_round(self, _: str, turn: ProbeRound) -> None:
-        self._round_number += 1
+        self._round_number += turn.coming is None
         (self.rounds if turn.coming is None else self.comings).put_nowait(turn)

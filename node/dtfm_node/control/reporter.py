@@ -5,13 +5,14 @@ A node that pauses says so, and then only that it is still there.
 
 import asyncio
 import contextlib
+from collections import deque
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from dtfm_node.control.display import Display
 from dtfm_node.control.plain_words import WorkShare
-from dtfm_protocol.control.messages import REPORT, Report
+from dtfm_protocol.control.messages import REPORT, ProbeResult, Report
 from dtfm_protocol.control.mqtt import ControlPlane
 from dtfm_protocol.discovery.records import MOST_NEIGHBOURS
 from dtfm_protocol.errors import UserError
@@ -21,6 +22,8 @@ from dtfm_protocol.process.timeouts import TIMEOUTS
 from dtfm_protocol.view.link_matrix import LEAST, MOST
 
 ROWS_A_REPORT = 100
+MOST_RESULTS = 32
+"""Results of measurements that wait to be sent: more than come while one report is on its way."""
 
 
 class Reporter:
@@ -31,6 +34,8 @@ class Reporter:
         self._status_file, self._display = status_file, display
         self._rows: dict[int, StepMetrics] = {}
         self._due = asyncio.Event()
+        self._results: deque[ProbeResult] = deque(maxlen=MOST_RESULTS)
+        """What was measured and has not been sent, the oldest first."""
         self._paused = ""
         """Why this node pauses, in words for people; "": it does not."""
         self.traffic: Callable[[], tuple[int, int]] = lambda: (0, 0)
@@ -65,6 +70,13 @@ class Reporter:
         """Change fields of the report, which the next report sends."""
         self._report = self._report.model_copy(update=values)
 
+    def measured(self, result: ProbeResult) -> None:
+        """Send what was measured with the next report, or the one after that where another result has yet to be sent:
+        two may come at once."""
+        self._results.append(result)
+        self.note(probed=self._results[0])
+        self._due.set()
+
     def given(self, share: WorkShare) -> None:
         """Take the part of the work that a plan gives to this node, for the person at the machine."""
         self._display.share(share)
@@ -95,7 +107,13 @@ class Reporter:
 
     async def send(self, control: ControlPlane) -> None:
         """Send the report once, and write the status file."""
+        result = self._results[0] if self._results else None
         await control.publish(REPORT, self._now().model_copy(update={"rows": self.unconfirmed()[:ROWS_A_REPORT]}))
+        if result is not None and self._results and self._results[0] is result:
+            self._results.popleft()
+            if self._results:
+                self.note(probed=self._results[0])
+                self._due.set()
         self.save()
 
     def _now(self) -> Report:

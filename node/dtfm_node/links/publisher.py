@@ -119,8 +119,7 @@ class Publisher:
 
         def seen(peer: str, link: Link) -> None:
             if peer in watched:  # once: else whoever measures again and again has this node flood the broker
-                reporter.note(probed=ProbeResult(round=watched.pop(peer), link=link))
-                reporter.hurry()
+                reporter.measured(ProbeResult(round=watched.pop(peer), link=link))
 
         self._witness.when_seen = seen
         while True:
@@ -141,12 +140,11 @@ class Publisher:
             found = await self._act(turn)
             if found is not None:
                 self._probed, unpublished = turn.id, True
-                reporter.note(probed=found)
-                reporter.hurry()
+                reporter.measured(found)
 
     async def _act(self, turn: ProbeRound) -> ProbeResult | None:
-        """Do this node's part of a round, in which it is in one pair or one fan at most, or takes round trips; return
-        the result, None if it has no part."""
+        """Do this node's part of a round, in which it measures a pair or a fan, or takes round trips, while another may
+        measure a pair with it; return the result, None if it has no part."""
         me = self._plane.peer_id
         for peer, other in turn.pairs:
             if peer == me:

@@ -75,7 +75,8 @@ class Timeouts:
     leave_alone: float = 1.0
     """Time that it waits where the broker is gone, too: nobody hears that it wants to leave."""
     identity_challenge: float = 1.0
-    """Time that a live daemon with the same identity has to answer when a node joins: a round trip, and more."""
+    """Time that a live daemon with the same identity has to answer when a node joins, but for one that has just made
+    its key: a round trip, and more."""
     clock_answer: float = 5.0
     """Time that a coordinator may take beyond that to say what time it is: a busy one is late, and without its word a
     clock that is off keeps a node out of the DHT."""
