@@ -43,6 +43,17 @@ def all_rounds(tried: Flags, delays: Matrix, gbps: Matrix) -> list[list[tuple[in
     return rounds
 
 
+def newcomer() -> tuple[int, Flags, Matrix, Matrix]:
+    """A newcomer to 29 who are known, what was tried, delays and rates: 7 is its nearest, and 11 sends fastest."""
+    count, new = 30, 29
+    rng = np.random.default_rng(0)
+    tried = ~np.eye(count, dtype=bool)
+    tried[new] = tried[:, new] = False
+    delays, gbps = rng.uniform(5, 9, (count, count)), rng.uniform(0.1, 0.2, (count, count))
+    delays[new, 7], gbps[11, 2] = 1.0, 3.0
+    return new, tried, delays, gbps
+
+
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 8, 17, 64, 256])
 def test_rounds_are_as_few_however_many_there_are(count: int) -> None:
     rng = np.random.default_rng(count)
@@ -53,12 +64,7 @@ def test_rounds_are_as_few_however_many_there_are(count: int) -> None:
 
 
 def test_a_newcomer_is_measured_with_the_nearest_and_with_who_sends_fastest() -> None:
-    count, new = 30, 29
-    rng = np.random.default_rng(0)
-    tried = ~np.eye(count, dtype=bool)
-    tried[new] = tried[:, new] = False
-    delays, gbps = rng.uniform(5, 9, (count, count)), rng.uniform(0.1, 0.2, (count, count))
-    delays[new, 7], gbps[11, 2] = 1.0, 3.0
+    new, tried, delays, gbps = newcomer()
     known = np.where(tried, gbps, np.nan)
     rounds = []
     while pairs := next_partners(tried, delays, known):
@@ -71,12 +77,7 @@ def test_a_newcomer_is_measured_with_the_nearest_and_with_who_sends_fastest() ->
 
 
 def test_a_newcomer_that_has_met_who_sends_fastest_is_measured_with_the_nearest() -> None:
-    count, new = 30, 29
-    rng = np.random.default_rng(0)
-    tried = ~np.eye(count, dtype=bool)
-    tried[new] = tried[:, new] = False
-    delays, gbps = rng.uniform(5, 9, (count, count)), rng.uniform(0.1, 0.2, (count, count))
-    delays[new, 7], gbps[11, 2] = 1.0, 3.0
+    new, tried, delays, gbps = newcomer()
     known = np.where(tried, gbps, np.nan)
     assert first_partners(tried, known, {new}) == [(11, new)], "no delay of its own is known"
     tried[11, new] = tried[new, 11] = True
