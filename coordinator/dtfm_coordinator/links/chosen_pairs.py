@@ -89,7 +89,7 @@ def next_partners(
     known, fastest = tried.sum(axis=1), _fastest_sender(tried, gbps)
 
     def choose(peer: int, free: list[int]) -> int:
-        if known[peer] <= (peer in met_fastest):
+        if known[peer] == 0 or (known[peer] == 1 and peer in met_fastest):
             drawn = _drawn(tried, peer)
             return min(free, key=lambda other: (delays[peer, other], drawn[other]))
         return fastest(peer, free)
