@@ -13,6 +13,8 @@ from tests.coordinator.laid_out_swarm import Swarm, ids_of
 from tests.coordinator.peers import until
 
 HOMES = [f"p{number}" for number in range(7)]
+MOST = 5
+"""Of these, more than half, and not almost all."""
 UP, DOWN = 0.05, 0.1
 
 
@@ -50,7 +52,7 @@ def test_what_comes_more_slowly_than_the_other_end_could_send_shows_what_it_rece
 
 def test_where_a_line_has_not_told_what_it_receives_the_fastest_link_to_it_stands_in() -> None:
     assert found(homes(down=None), p1=(0.02, 0.05), p4=(0.02, 0.05)) == (Limits(up_gbps=0.02), [])
-    assert found(homes(down=None), p1=(UP, 0.05), p4=(UP, 0.05)) == (Limits(), ["new"])
+    assert found(homes(MOST, down=None), p1=(UP, 0.05), p4=(UP, 0.05)) == (Limits(), ["new"])
 
 
 @pytest.mark.parametrize(
@@ -63,10 +65,43 @@ def test_where_a_line_has_not_told_what_it_receives_the_fastest_link_to_it_stand
     ],
     ids=["one link", "unlike links", "others that receive no more", "a neighbour"],
 )
-def test_else_it_is_measured(of_new: dict[str, tuple[float, float]]) -> None:
-    limits, asked = found(homes(), **of_new)
+def test_else_it_is_measured_where_some_have_no_line_that_limits_them(of_new: dict[str, tuple[float, float]]) -> None:
+    limits, asked = found(homes(MOST), **of_new)
     assert limits == Limits()
     assert asked == ["new"] * (len(of_new) > 1)
+
+
+@pytest.mark.parametrize(
+    ("of_new", "limits"),
+    [
+        ({"p1": (0.02, 0.05), "p4": (0.01, 0.05)}, Limits(up_gbps=0.02)),
+        ({"p1": (0.02, 0.03), "p4": (0.01, 0.03)}, Limits(up_gbps=0.02, down_gbps=0.03)),
+        ({"p1": (DOWN, UP), "p4": (DOWN, UP)}, Limits(up_gbps=DOWN)),
+    ],
+    ids=["unlike links", "a slow line", "a line that is faster than the others can tell"],
+)
+def test_among_homes_what_a_newcomer_sends_most_is_taken_for_its_line(
+    of_new: dict[str, tuple[float, float]], limits: Limits
+) -> None:
+    assert found(homes(), **of_new) == (limits, [])
+
+
+def test_a_newcomer_with_one_link_among_homes_is_not_taken_for_anything_yet() -> None:
+    assert found(homes(), p1=(0.02, 0.05)) == (Limits(), [])
+
+
+def test_where_no_line_limits_the_others_it_is_measured_if_its_links_are_slower_than_theirs_or_alike() -> None:
+    assert found(homes(0), p1=(0.06, UP), p4=(0.09, UP)) == (Limits(), [])
+    assert found(homes(0), p1=(0.04, UP), p4=(0.09, UP)) == (Limits(), ["new"])
+    assert found(homes(0), p1=(0.06, 0.04), p4=(0.09, UP)) == (Limits(), ["new"])
+    assert found(homes(0, down=None), p1=(0.02, UP), p4=(0.02, UP)) == (Limits(), ["new"])
+
+
+def test_who_could_not_measure_its_line_is_not_one_of_those_that_have_none() -> None:
+    links = homes()
+    for peer in HOMES:
+        links.limits.forget(peer)
+    assert found(links, p1=(0.06, UP), p4=(0.09, UP))[1][-1] == "new"
 
 
 @pytest.mark.parametrize("lines", [0, 3])
@@ -86,7 +121,7 @@ def test_a_link_beside_other_traffic_does_not_show_a_line() -> None:
 
 def test_what_a_newcomer_says_of_others_does_not_make_room_for_it() -> None:
     """Nobody else has ever sent those so much."""
-    links = homes(down=None)
+    links = homes(MOST, down=None)
     links.reported("new", LinkReport(links={other: link(9.0, 0.05) for other in ("p1", "p4")}))
     assert found(links) == (Limits(), ["new"])
 

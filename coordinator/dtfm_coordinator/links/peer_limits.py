@@ -1,10 +1,14 @@
 """What peers can send and receive in all, and who measures that next. Pure.
 
-A line is measured beside several others at once. Whoever comes to others whose lines are known need not do that where
-its links show it: two that are equally fast, though the others could receive more, have the line in common.
+A line is measured beside several others at once, which takes seconds. Whoever comes to others whose lines are known
+need not do that where its links show it: two that are equally fast, though the others could receive more, have the line
+in common. Nor where almost all others are alike: among homes it is the line that limits what a peer sends; elsewhere it
+is each link, where a newcomer's are no slower than theirs. That is an estimate: a line that is faster than any other
+end could tell is taken for that fast, and not for more.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 from dtfm_protocol.control.messages import Fan
 from dtfm_protocol.discovery.records import Limits
@@ -17,8 +21,20 @@ ROOM = 1.25
 """Multiple of a link's rate that its other end must be able to carry for the rate to be what the line carries."""
 ALIKE = 1.2
 """Ratio up to which rates of two links count as the same line's."""
+ALMOST_ALL = 0.75
+"""Share of the others above which a newcomer is taken to be as they are."""
 Rates = Callable[[str, str], float | None]
 """Gbit/s of the link from one peer to another; None where it was not measured, or in vain."""
+
+
+class _Met(NamedTuple):
+    """A peer's link with another one, and what that one can do; Gbit/s."""
+
+    sent: float
+    received: float
+    other_receives: float
+    other_sends: float
+    """Of the other end in all, or else over any link that was measured with others; 0: over none."""
 
 
 class PeerLimits:
@@ -82,22 +98,25 @@ class PeerLimits:
                 yield chosen
 
     def _shown(self, peer: str, others: Sequence[str], gbps: Rates) -> Limits | None:
-        """Return what a peer sends and receives in all, as its links to `others` show it; None where they do not show
-        what it sends, or where lines do not limit what most of the others send: then a link's rate may be its own."""
-        if 2 * sum(self.of(other).up_gbps is not None for other in others) <= len(others):
-            return None
+        """Return what a peer sends and receives in all, as its links to `others`, and what is known of theirs, show it;
+        None where they do not."""
         links = []
         for other in others:
             there, back = gbps(peer, other), gbps(other, peer)
             if there is not None and back is not None:
-                links.append((there, back, *self._most(other, others, gbps)))
-        sent = max((there for there, *_ in links), default=0.0)
-        alike = [there for there, _, most, _ in links if most >= ROOM * sent]
-        if len(alike) < 2 or ALIKE * min(alike) < sent:
+                links.append(_Met(there, back, *self._most(other, others, gbps)))
+        if len(links) < 2:
             return None
-        received = max(back for _, back, *_ in links)
-        is_own = any(ALIKE * back >= received for _, back, _, most in links if most >= ROOM * received)
-        return Limits(up_gbps=sent, down_gbps=received if is_own else None)
+        lines = sum(self.of(other).up_gbps is not None for other in others)
+        free = [other for other in others if other in self._limits and self._limits[other].up_gbps is None]
+        shares_line = _shares_line(links)
+        if lines > ALMOST_ALL * len(others) or (2 * lines > len(others) and shares_line):
+            return _line(links)
+        if len(free) > ALMOST_ALL * len(others) and not shares_line:
+            theirs = [rate for one in free for other in free if one != other and (rate := gbps(one, other)) is not None]
+            if min(min(link.sent, link.received) for link in links) >= min(theirs, default=float("inf")):
+                return Limits()
+        return None
 
     def _most(self, peer: str, others: Sequence[str], gbps: Rates) -> tuple[float, float]:
         """Return the Gbit/s that a peer receives, and sends, in all, or else the most that was measured with `others`;
@@ -106,3 +125,17 @@ class PeerLimits:
         received = limits.down_gbps or max((gbps(other, peer) or 0.0 for other in others), default=0.0)
         sent = limits.up_gbps or max((gbps(peer, other) or 0.0 for other in others), default=0.0)
         return received, sent
+
+
+def _shares_line(links: Sequence[_Met]) -> bool:
+    """Return whether several links are about equally fast, though their other ends could receive more."""
+    sent = max(link.sent for link in links)
+    alike = [link.sent for link in links if link.other_receives >= ROOM * sent]
+    return len(alike) > 1 and ALIKE * min(alike) >= sent
+
+
+def _line(links: Sequence[_Met]) -> Limits:
+    """Return what a line carries that limits what its peer sends."""
+    sent, received = max(link.sent for link in links), max(link.received for link in links)
+    is_own = any(ALIKE * link.received >= received for link in links if link.other_sends >= ROOM * received)
+    return Limits(up_gbps=sent, down_gbps=received if is_own else None)
