@@ -69,7 +69,7 @@ async def test_who_is_there_is_measured_while_others_are_waited_for_and_not_agai
     assert ids_of(await waiting) == "abcde"
     later = swarm.rounds[rounds:]
     assert [sorted({*pair} & {"e"}) for turn in later for pair in turn.pairs][:3] == [["e"]] * 3
-    assert {fan.centre for turn in later for fan in turn.fans} == {"e"}
+    assert not any(turn.fans for turn in later), "no line limits the others, and its links are as fast as theirs"
     assert len({frozenset(pair) for pair in swarm.asked}) == len(swarm.asked), "none twice"
 
 

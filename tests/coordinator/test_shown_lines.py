@@ -29,16 +29,16 @@ def homes(lines: int = len(HOMES), down: float | None = DOWN) -> LinkTable:
     return links
 
 
-def link(sent: float, received: float) -> Link:
-    return Link(round_trip_ms=20.0, sent_gbps=sent, received_gbps=received)
+def link(sent: float, received: float, round_trip_ms: float = 20.0) -> Link:
+    return Link(round_trip_ms=round_trip_ms, sent_gbps=sent, received_gbps=received)
 
 
-def found(links: LinkTable, **of_new: tuple[float, float]) -> tuple[Limits, list[str]]:
+def found(links: LinkTable, round_trip_ms: float = 20.0, **of_new: tuple[float, float]) -> tuple[Limits, list[str]]:
     """What a newcomer's line is thought to carry, whose links to others send and receive so much, and who is asked to
     measure it."""
     for other, (sent, received) in of_new.items():
-        links.reported(other, LinkReport(links={"new": link(received, sent)}))
-    fans = list(links.limits.fans([*HOMES, "new"], links.gbps))
+        links.reported(other, LinkReport(links={"new": link(received, sent, round_trip_ms)}))
+    fans = list(links.limits.fans([*HOMES, "new"], links.gbps, delay=links.delay))
     return links.limits.of("new"), [fan.centre for turn in fans for fan in turn]
 
 
@@ -92,9 +92,15 @@ def test_a_newcomer_with_one_link_among_homes_is_not_taken_for_anything_yet() ->
 
 def test_where_no_line_limits_the_others_it_is_measured_if_its_links_are_slower_than_theirs_or_alike() -> None:
     assert found(homes(0), p1=(0.06, UP), p4=(0.09, UP)) == (Limits(), [])
-    assert found(homes(0), p1=(0.04, UP), p4=(0.09, UP)) == (Limits(), ["new"])
-    assert found(homes(0), p1=(0.06, 0.04), p4=(0.09, UP)) == (Limits(), ["new"])
+    slow = UP / ALIKE * 0.99
+    assert found(homes(0), p1=(slow, UP), p4=(0.09, UP)) == (Limits(), ["new"])
+    assert found(homes(0), p1=(0.06, slow), p4=(0.09, UP)) == (Limits(), ["new"])
     assert found(homes(0, down=None), p1=(0.02, UP), p4=(0.02, UP)) == (Limits(), ["new"])
+
+
+def test_links_that_lead_further_than_those_of_others_may_be_slower() -> None:
+    assert found(homes(0), 60.0, p1=(UP / 3, UP), p4=(0.09, UP)) == (Limits(), [])
+    assert found(homes(0), 60.0, p1=(UP / 3 / ALIKE * 0.99, UP), p4=(0.09, UP)) == (Limits(), ["new"])
 
 
 def test_who_could_not_measure_its_line_is_not_one_of_those_that_have_none() -> None:

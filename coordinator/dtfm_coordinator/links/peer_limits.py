@@ -3,8 +3,8 @@
 A line is measured beside several others at once, which takes seconds. Whoever comes to others whose lines are known
 need not do that where its links show it: two that are equally fast, though the others could receive more, have the line
 in common. Nor where almost all others are alike: among homes it is the line that limits what a peer sends; elsewhere it
-is each link, where a newcomer's are no slower than theirs. That is an estimate: a line that is faster than any other
-end could tell is taken for that fast, and not for more.
+is each link, where a newcomer's are no slower than theirs that lead as far. That is an estimate: a line that is faster
+than any other end could tell is taken for that fast, and not for more.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -25,13 +25,16 @@ ALMOST_ALL = 0.75
 """Share of the others above which a newcomer is taken to be as they are."""
 Rates = Callable[[str, str], float | None]
 """Gbit/s of the link from one peer to another; None where it was not measured, or in vain."""
+Delays = Callable[[str, str], float | None]
+"""Milliseconds from one peer to another; None where that was not measured."""
 
 
 class _Met(NamedTuple):
-    """A peer's link with another one, and what that one can do; Gbit/s."""
+    """A peer's link with another one, and what that one can do; Gbit/s, and milliseconds one way."""
 
     sent: float
     received: float
+    delay: float
     other_receives: float
     other_sends: float
     """Of the other end in all, or else over any link that was measured with others; 0: over none."""
@@ -62,7 +65,9 @@ class PeerLimits:
         """Those who were not yet asked what they can send and receive in all."""
         return [peer for peer in peers if peer not in self._asked]
 
-    def fans(self, peers: Sequence[str], gbps: Rates, alone: Rates | None = None) -> Iterator[list[Fan]]:
+    def fans(
+        self, peers: Sequence[str], gbps: Rates, alone: Rates | None = None, delay: Delays = lambda *_: None
+    ) -> Iterator[list[Fan]]:
         """Rounds of disjoint groups in which peers, each once, measure what they can send and receive in all.
 
         Each beside those to which it has the fastest links. Who has none that is slow, or too few, is left out: what
@@ -71,10 +76,11 @@ class PeerLimits:
         Args:
             gbps: of links as they were measured.
             alone: of links that were measured while nothing else was on their ends' lines; None: all were.
+            delay: of the same links; without it all lead as far.
         """
         for peer in self.unasked(peers):
             others = [other for other in peers if other != peer]
-            if (shown := self._shown(peer, others, alone or gbps)) is not None:
+            if (shown := self._shown(peer, others, alone or gbps, delay)) is not None:
                 self.reported(peer, shown)
         left = self.unasked(peers)
         while left:
@@ -97,14 +103,14 @@ class PeerLimits:
             if chosen:
                 yield chosen
 
-    def _shown(self, peer: str, others: Sequence[str], gbps: Rates) -> Limits | None:
+    def _shown(self, peer: str, others: Sequence[str], gbps: Rates, delay: Delays) -> Limits | None:
         """Return what a peer sends and receives in all, as its links to `others`, and what is known of theirs, show it;
         None where they do not."""
         links = []
         for other in others:
             there, back = gbps(peer, other), gbps(other, peer)
             if there is not None and back is not None:
-                links.append(_Met(there, back, *self._most(other, others, gbps)))
+                links.append(_Met(there, back, delay(peer, other) or 0.0, *self._most(other, others, gbps)))
         if len(links) < 2:
             return None
         lines = sum(self.of(other).up_gbps is not None for other in others)
@@ -113,8 +119,9 @@ class PeerLimits:
         if lines > ALMOST_ALL * len(others) or (2 * lines > len(others) and shares_line):
             return _line(links)
         if len(free) > ALMOST_ALL * len(others) and not shares_line:
-            theirs = [rate for one in free for other in free if one != other and (rate := gbps(one, other)) is not None]
-            if min(min(link.sent, link.received) for link in links) >= min(theirs, default=float("inf")):
+            pairs = [(one, other) for one in free for other in free if one != other]
+            theirs = [(delay(*pair) or 0.0, rate) for pair in pairs if (rate := gbps(*pair)) is not None]
+            if not any(_is_slow(min(link.sent, link.received), link.delay, theirs) for link in links):
                 return Limits()
         return None
 
@@ -139,3 +146,18 @@ def _line(links: Sequence[_Met]) -> Limits:
     sent, received = max(link.sent for link in links), max(link.received for link in links)
     is_own = any(ALIKE * link.received >= received for link in links if link.other_sends >= ROOM * received)
     return Limits(up_gbps=sent, down_gbps=received if is_own else None)
+
+
+def _is_slow(gbps: float, delay: float, theirs: Sequence[tuple[float, float]]) -> bool:
+    """Return whether a link is slower than those of others that lead as far: then it may be its line that limits it.
+
+    One that leads further than all may be as much slower as it is longer, as what TCP carries is.
+
+    Args:
+        theirs: delay and Gbit/s of each.
+    """
+    beyond = [rate for far, rate in theirs if far >= delay]
+    if not beyond and theirs:
+        far, rate = max(theirs)
+        beyond = [rate * far / delay]
+    return not beyond or ALIKE * gbps < min(beyond)
