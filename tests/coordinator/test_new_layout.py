@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dtfm_protocol.discovery.records import Link, LinkReport
 from dtfm_protocol.control.messages import ProbeRound
+from dtfm_protocol.discovery.records import Link, LinkReport
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.process.timeouts import TIMEOUTS
 from dtfm_protocol.view.view import View
