@@ -11,7 +11,7 @@ from dtfm_coordinator.leader.lead_context import LeadContext
 from dtfm_coordinator.links.link_degradation import Pair
 from dtfm_coordinator.membership.members import Member
 from dtfm_coordinator.swarm.swarm_state import SwarmState
-from dtfm_protocol.control.messages import ECHO_LIMIT, PROBE, Fan, ProbeRound
+from dtfm_protocol.control.messages import ECHO_LIMIT, PROBE, ProbeRound
 from dtfm_protocol.discovery.records import LinkReport
 from dtfm_protocol.identity.keys import short
 from dtfm_protocol.process.logs import log
@@ -94,11 +94,10 @@ class LinkMeasuring:
         for number, pairs in enumerate(self._links.rounds(peers, anew), 1):
             await self._say("probing", f"measuring links: round {number}")
             await self._measure(pairs, places, quick=not disturbs(pairs))
-        table, fans = self._links, list[list[Fan]]()
-        if limits:
-            fans = list(table.limits.fans(peers, table.gbps, table.gbps_alone, table.delay))
+        table = self._links
+        fans = table.limits.fans(peers, table.gbps, table.gbps_alone, table.delay) if limits else ()
         for number, fanned in enumerate(fans, 1):
-            await self._say("probing", f"measuring what nodes can send in all: round {number} of {len(fans)}")
+            await self._say("probing", f"measuring what nodes can send in all: round {number}")
             await self._have_probed(ProbeRound(id=_now(), fans=tuple(fanned), **places))
 
     async def rounds_of_plan(self, rounds: list[list[Pair]], members: list[Member]) -> None:

@@ -129,8 +129,9 @@ class LinkTable:
         return self._gbps.get((sender, receiver))
 
     def gbps_alone(self, sender: str, receiver: str) -> float | None:
-        """As measured, where nothing else was on the lines of both ends meanwhile; None elsewhere."""
-        return None if frozenset((sender, receiver)) in self._shared else self.gbps(sender, receiver)
+        """As measured, where streams went directly and nothing else was on the lines of both ends; None elsewhere."""
+        is_other = (sender, receiver) in self._ways or frozenset((sender, receiver)) in self._shared
+        return None if is_other else self.gbps(sender, receiver)
 
     def figures(self, sender: str, receiver: str) -> tuple[float | None, float | None, Way]:
         """Gbit/s, milliseconds one way, and the way, as measured; None where a link was not, or in vain."""
@@ -159,6 +160,7 @@ class LinkTable:
                 self._latency_ms[pair] = link.round_trip_ms / 2
                 believed = self._claims.believed(reporter, pair, gbps, self._gbps, self._source)
                 self._gbps[pair] = self._as_failing(pair, believed, link.round)
+                self.limits.carried(*pair, self._gbps[pair])
                 if link.way == "direct":
                     self._ways.pop(pair, None)
                 else:
@@ -207,6 +209,7 @@ class LinkTable:
         for known, (teller, _) in self._source.items():
             if teller == pair[1]:
                 (other,) = known - {teller}
+                self.limits.doubt(known)
                 for link in ((teller, other), (other, teller)):
                     self._gbps[link] = self._claims.believed(teller, link, self._gbps[link], self._gbps, self._source)
         self.changes += 1

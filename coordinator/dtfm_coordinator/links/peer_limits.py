@@ -1,13 +1,17 @@
 """What peers can send and receive in all, and who measures that next. Pure.
 
-A line is measured beside several others at once, which takes seconds. Whoever comes to others whose lines are known
-need not do that where its links show it: two that are equally fast, though the others could receive more, have the line
-in common. Nor where almost all others are alike: among homes it is the line that limits what a peer sends; elsewhere it
-is each link, where a newcomer's are no slower than theirs that lead as far. That is an estimate: a line that is faster
-than any other end could tell is taken for that fast, and not for more.
+A line is measured beside several others at once, which takes seconds. Some peers measure it; of the others it is
+estimated, where those that have are alike, and a peer's links do not show that it is another kind. Among homes it is
+the line that limits what a peer sends: if the fastest of its links is no faster though the other end could receive
+more, that is its line's rate, and if no end could, none is known of. Elsewhere the links limit, unless a peer's are
+slower than those of others that lead about as far, or two are equally fast, though the other ends could receive more:
+they have the line in common. An estimate is no less than what any of a peer's links carries, and is made anew where
+what it follows from is contradicted.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Collection, Iterator, Sequence
+from statistics import median
 from typing import NamedTuple
 
 from dtfm_protocol.control.messages import Fan
@@ -22,15 +26,19 @@ ROOM = 1.25
 ALIKE = 1.2
 """Ratio up to which rates of two links count as the same line's."""
 ALMOST_ALL = 0.75
-"""Share of the others above which a newcomer is taken to be as they are."""
+"""Share of the peers that have measured their lines above which others are taken to be as they are."""
+ABOUT_AS_FAR = 3.0
+"""Ratio of two links' delays up to which they are compared."""
+MUCH_SLOWER = 2.0
+"""Ratio to what links that lead about as far carry in the median from which a link may be limited by its line."""
 Rates = Callable[[str, str], float | None]
 """Gbit/s of the link from one peer to another; None where it was not measured, or in vain."""
 Delays = Callable[[str, str], float | None]
 """Milliseconds from one peer to another; None where that was not measured."""
 
 
-class _Met(NamedTuple):
-    """A peer's link with another one, and what that one can do; Gbit/s, and milliseconds one way."""
+class _KnownLink(NamedTuple):
+    """A peer's link, and what its other end can do; Gbit/s, and milliseconds one way."""
 
     sent: float
     received: float
@@ -41,28 +49,45 @@ class _Met(NamedTuple):
 
 
 class PeerLimits:
-    """The limits of each peer's own line, as it has reported them, and who was asked for them."""
+    """What each peer's own line carries, as it has reported it, or else as it is estimated; and who was asked."""
 
     def __init__(self) -> None:
         self._limits: dict[str, Limits] = {}
+        self._estimated: dict[str, Limits] = {}
         self._asked: set[str] = set()
+        """Peers that need not be asked (again)."""
 
     def of(self, peer: str) -> Limits:
-        """What a peer reported last; no limits where it has reported none."""
-        return self._limits.get(peer, Limits())
+        """What a peer reported last, or else what is estimated; no limits where neither is known."""
+        return self._limits.get(peer, self._estimated.get(peer, Limits()))
 
     def reported(self, peer: str, limits: Limits) -> None:
         """Take over what a peer has measured: it need not be asked."""
         self._limits[peer] = limits
+        self._estimated.pop(peer, None)
         self._asked.add(peer)
+
+    def carried(self, sender: str, receiver: str, gbps: float) -> None:
+        """Take note of what a link carries: lines that were estimated carry that, too."""
+        for peer, way in ((sender, "up_gbps"), (receiver, "down_gbps")):
+            known = self._estimated.get(peer)
+            if known is not None and (line := getattr(known, way)) is not None and line < gbps:
+                self._estimated[peer] = known.model_copy(update={way: gbps})
+
+    def doubt(self, peers: Collection[str]) -> None:
+        """Have what is estimated of `peers` be found out anew: it follows from what somebody has said wrongly."""
+        for peer in peers:
+            if self._estimated.pop(peer, None) is not None:
+                self._asked.discard(peer)
 
     def forget(self, peer: str) -> None:
         """A peer left; if it returns, its line may be another."""
         self._limits.pop(peer, None)
+        self._estimated.pop(peer, None)
         self._asked.discard(peer)
 
     def unasked(self, peers: Sequence[str]) -> list[str]:
-        """Those who were not yet asked what they can send and receive in all."""
+        """Those who were not yet asked what they can send and receive in all, nor need not be."""
         return [peer for peer in peers if peer not in self._asked]
 
     def fans(
@@ -71,17 +96,15 @@ class PeerLimits:
         """Rounds of disjoint groups in which peers, each once, measure what they can send and receive in all.
 
         Each beside those to which it has the fastest links. Who has none that is slow, or too few, is left out: what
-        they share is then no home's line. So is whose line its links show.
+        they share is then no home's line. So is whose line can be estimated: what was found is to be taken between two
+        rounds.
 
         Args:
             gbps: of links as they were measured.
             alone: of links that were measured while nothing else was on their ends' lines; None: all were.
             delay: of the same links; without it all lead as far.
         """
-        for peer in self.unasked(peers):
-            others = [other for other in peers if other != peer]
-            if (shown := self._shown(peer, others, alone or gbps, delay)) is not None:
-                self.reported(peer, shown)
+        self._estimate(peers, alone or gbps, delay)
         left = self.unasked(peers)
         while left:
             busy: set[str] = set()
@@ -99,31 +122,47 @@ class PeerLimits:
                 if len(links) > 1 and min(map(min, links.values())) < FAST_GBPS:
                     chosen.append(Fan(centre=centre, gbps=links))
                     busy |= {centre, *links}
-            left = self.unasked(left)
             if chosen:
                 yield chosen
+                self._estimate(peers, alone or gbps, delay)
+            left = self.unasked(left)
 
-    def _shown(self, peer: str, others: Sequence[str], gbps: Rates, delay: Delays) -> Limits | None:
-        """Return what a peer sends and receives in all, as its links to `others`, and what is known of theirs, show it;
-        None where they do not."""
-        links = []
+    def _estimate(self, peers: Sequence[str], gbps: Rates, delay: Delays) -> None:
+        """Estimate the lines of those of `peers` that were not asked, as far as those that were measured tell."""
+        measured = [peer for peer in peers if peer in self._limits]
+        # A few of many might be of another kind by chance, or by somebody's will.
+        if len(measured) < max(FAN, math.isqrt(len(peers))):
+            return
+        lines = sum(self._limits[peer].up_gbps is not None for peer in measured) / len(measured)
+        free = [peer for peer in measured if self._limits[peer] == Limits()]
+        theirs = []
+        if len(free) > ALMOST_ALL * len(measured):
+            for one in free:
+                known = ((delay(one, other) or 0.0, gbps(one, other)) for other in free if one != other)
+                theirs += [(far, rate) for far, rate in known if rate is not None]
+        for peer in self.unasked(peers):
+            links = self._links(peer, peers, gbps, delay)
+            if len(links) < 2:
+                continue
+            if lines > 0.5 and _share_a_line(links):
+                estimated = _line(links)
+            elif lines > ALMOST_ALL:
+                estimated = Limits(up_gbps=_line(links).up_gbps)
+            elif theirs and not (_share_a_line(links) or any(_is_slow(link, theirs) for link in links)):
+                estimated = Limits()
+            else:
+                continue
+            self._estimated[peer] = estimated
+            self._asked.add(peer)
+
+    def _links(self, peer: str, peers: Sequence[str], gbps: Rates, delay: Delays) -> list[_KnownLink]:
+        """Return the links of a peer that are known both ways."""
+        links, others = [], [other for other in peers if other != peer]
         for other in others:
             there, back = gbps(peer, other), gbps(other, peer)
             if there is not None and back is not None:
-                links.append(_Met(there, back, delay(peer, other) or 0.0, *self._most(other, others, gbps)))
-        if len(links) < 2:
-            return None
-        lines = sum(self.of(other).up_gbps is not None for other in others)
-        free = [other for other in others if other in self._limits and self._limits[other].up_gbps is None]
-        shares_line = _shares_line(links)
-        if lines > ALMOST_ALL * len(others) or (2 * lines > len(others) and shares_line):
-            return _line(links)
-        if len(free) > ALMOST_ALL * len(others) and not shares_line:
-            pairs = [(one, other) for one in free for other in free if one != other]
-            theirs = [(delay(*pair) or 0.0, rate) for pair in pairs if (rate := gbps(*pair)) is not None]
-            if not any(_is_slow(min(link.sent, link.received), link.delay, theirs) for link in links):
-                return Limits()
-        return None
+                links.append(_KnownLink(there, back, delay(peer, other) or 0.0, *self._most(other, others, gbps)))
+        return links
 
     def _most(self, peer: str, others: Sequence[str], gbps: Rates) -> tuple[float, float]:
         """Return the Gbit/s that a peer receives, and sends, in all, or else the most that was measured with `others`;
@@ -134,30 +173,31 @@ class PeerLimits:
         return received, sent
 
 
-def _shares_line(links: Sequence[_Met]) -> bool:
+def _share_a_line(links: Sequence[_KnownLink]) -> bool:
     """Return whether several links are about equally fast, though their other ends could receive more."""
     sent = max(link.sent for link in links)
-    alike = [link.sent for link in links if link.other_receives >= ROOM * sent]
-    return len(alike) > 1 and ALIKE * min(alike) >= sent
+    roomy = [link.sent for link in links if link.other_receives >= ROOM * sent]
+    return len(roomy) > 1 and ALIKE * min(roomy) >= sent
 
 
-def _line(links: Sequence[_Met]) -> Limits:
-    """Return what a line carries that limits what its peer sends."""
+def _line(links: Sequence[_KnownLink]) -> Limits:
+    """Return what a line carries that limits what its peer sends and receives, each way where another end has room."""
     sent, received = max(link.sent for link in links), max(link.received for link in links)
-    is_own = any(ALIKE * link.received >= received for link in links if link.other_sends >= ROOM * received)
-    return Limits(up_gbps=sent, down_gbps=received if is_own else None)
+    sends = any(ALIKE * link.sent >= sent for link in links if link.other_receives >= ROOM * sent)
+    receives = any(ALIKE * link.received >= received for link in links if link.other_sends >= ROOM * received)
+    return Limits(up_gbps=sent if sends else None, down_gbps=received if receives else None)
 
 
-def _is_slow(gbps: float, delay: float, theirs: Sequence[tuple[float, float]]) -> bool:
-    """Return whether a link is slower than those of others that lead as far: then it may be its line that limits it.
-
-    One that leads further than all may be as much slower as it is longer, as what TCP carries is.
+def _is_slow(link: _KnownLink, theirs: Sequence[tuple[float, float]]) -> bool:
+    """Return whether a link is much slower than those that lead about as far, or there is none: then it may be its line
+    that limits it. What TCP carries is less the further it leads, so those that lead less far count for less.
 
     Args:
         theirs: delay and Gbit/s of each.
     """
-    beyond = [rate for far, rate in theirs if far >= delay]
-    if not beyond and theirs:
-        far, rate = max(theirs)
-        beyond = [rate * far / delay]
-    return not beyond or ALIKE * gbps < min(beyond)
+    as_far = [
+        rate * min(1.0, far / link.delay) if link.delay else rate
+        for far, rate in theirs
+        if link.delay <= ABOUT_AS_FAR * far and far <= ABOUT_AS_FAR * link.delay
+    ]
+    return not as_far or MUCH_SLOWER * min(link.sent, link.received) < median(as_far)
