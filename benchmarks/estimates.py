@@ -8,6 +8,7 @@ node says where it is, or what line it has. Nothing is timed: the table is the s
 """
 
 import argparse
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from dtfm_coordinator.links.chosen_pairs import echoes, next_partners
 from dtfm_lab.networks.catalogue import NETWORKS, network
 from dtfm_protocol.view.link_matrix import Matrix
 from dtfm_protocol.view.missing_links import FLOOR_MS
-from dtfm_protocol.view.view import View
+from dtfm_protocol.view.view import NodeView, View
 
 NOISE = 0.03
 """Relative standard deviation of a measurement."""
@@ -27,9 +28,16 @@ HEADINGS = ("network", "nodes", "pairs measured", "delay off by (median, 95 %)",
 
 
 def measured_few(truth: View, seed: int) -> View:
-    """Return what a coordinator knows of a network before its first plan."""
+    """Return what a coordinator knows of a network before its first plan, whose nodes have all come at once."""
+    (view,) = growing(truth, seed, [range(len(truth.ids))])
+    return view
+
+
+def growing(truth: View, seed: int, arrivals: Iterable[Collection[int]]) -> Iterator[View]:
+    """Yield what a coordinator knows of those nodes of a network that are there, each time that some have come."""
     count, rng = len(truth.ids), np.random.default_rng(seed)
     latency, gbps = np.full((2, count, count), np.nan)
+    tried = np.zeros((count, count), dtype=bool)
     true_ms = (truth.latency_ms + truth.latency_ms.T) / 2  # one way is half a round trip
 
     def off() -> float:
@@ -38,24 +46,28 @@ def measured_few(truth: View, seed: int) -> View:
     def take_delay(one: int, other: int) -> None:
         latency[one, other] = latency[other, one] = true_ms[one, other] * off()
 
-    for one, others in echoes(count, np.ones(count, dtype=bool), np.zeros((count, count), dtype=bool)).items():
-        for other in others:
-            take_delay(one, other)
-    tried, delays = np.zeros((count, count), dtype=bool), known(truth, latency, gbps).alpha()
-    while pairs := next_partners(tried, delays, gbps):
-        for one, other in pairs:
-            tried[one, other] = tried[other, one] = True
-            take_delay(one, other)
-            for here, there in ((one, other), (other, one)):
-                gbps[here, there] = truth.bandwidth_gbps[here, there] * off()
-    return known(truth, latency, gbps)
+    there: list[int] = []
+    for arrived in arrivals:
+        there += arrived
+        block, is_new = np.ix_(there, there), np.isin(there, [*arrived])
+        nodes = tuple(truth.nodes[node] for node in there)
+        for one, others in echoes(len(there), is_new, ~np.isnan(latency[block])).items():
+            for other in others:
+                take_delay(there[one], there[other])
+        delays = known(nodes, latency[block], gbps[block]).alpha()
+        while pairs := next_partners(tried[block], delays, gbps[block]):
+            for one, other in ((there[one], there[other]) for one, other in pairs):
+                tried[one, other] = tried[other, one] = True
+                take_delay(one, other)
+                for link in ((one, other), (other, one)):
+                    gbps[link] = truth.bandwidth_gbps[link] * off()
+        yield known(nodes, latency[block], gbps[block])
 
 
-def known(truth: View, latency: Matrix, gbps: Matrix) -> View:
-    """Return a view of the nodes of `truth`, without what they do not know of themselves, and of these figures."""
+def known(nodes: Collection[NodeView], latency: Matrix, gbps: Matrix) -> View:
+    """Return a view of `nodes`, without what they do not know of themselves, and of these figures."""
     unknown = {"region": None, "up_gbps": None, "down_gbps": None}
-    nodes = tuple(node.model_copy(update=unknown) for node in truth.nodes)
-    return View(nodes=nodes, latency_ms=latency, bandwidth_gbps=gbps)
+    return View(nodes=tuple(node.model_copy(update=unknown) for node in nodes), latency_ms=latency, bandwidth_gbps=gbps)
 
 
 def row(name: str, nodes: int, seeds: int) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
     python -m benchmarks.few_measurements [--nodes 16 64] [--homes 20] [--out benchmarks/results/few_measurements.md]
         [--missing]
+    python -m benchmarks.few_measurements --grown --nodes --homes 20 [--out benchmarks/results/grown_homes.md]
 
 On made-up networks the pairs are measured that a coordinator would have measured before its first plan, as in
 `benchmarks.estimates`, and what lines carry in all, where that is less than what links do. The plan is then made as a
@@ -9,19 +10,23 @@ coordinator makes it: on estimates, its links measured, and made anew where they
 stands a plan from all links, by the same search with the same limit. Both are judged by the simulator on the true
 links. Searches differ by chance: a plan from all links by another seed says by how much. Then training goes on, and in
 spare moments links are measured that a better plan might use: the last plan is the one in force after some looks.
+
+Where a swarm has grown, four nodes have begun it and the others have come one by one: what their lines carry in all is
+then measured of some, and taken from their links of the others, as `PeerLimits` decides.
 """
 
 import argparse
 import multiprocessing
 from collections.abc import Collection
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import partial
 from pathlib import Path
 from statistics import median
 
 import numpy as np
 from rich.progress import track
 
-from benchmarks.estimates import measured_few
+from benchmarks.estimates import growing, measured_few
 from benchmarks.tables import keep, markdown, show, values, values_with
 from benchmarks.world.paced import World
 from dtfm_coordinator.allocator.allocate import allocate
@@ -29,17 +34,22 @@ from dtfm_coordinator.allocator.workload import Workload, predict
 from dtfm_coordinator.leader.measured_plans import WORTH
 from dtfm_coordinator.links.chosen_pairs import in_rounds
 from dtfm_coordinator.links.filled_rounds import filled
+from dtfm_coordinator.links.peer_limits import PeerLimits
 from dtfm_coordinator.links.plan_pairs import pairs_of
 from dtfm_coordinator.links.plan_revision import PlanRevision
 from dtfm_coordinator.links.probe_rounds import Pair
 from dtfm_coordinator.links.view_bounds import at_best
 from dtfm_lab.networks.catalogue import NETWORKS, network
+from dtfm_node.links.fan import SHARED
+from dtfm_protocol.discovery.records import Limits
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.view.view import View
 
 NOISE = 0.03
 """Relative standard deviation of a measurement."""
 LOOKS = 6
+BEGINNERS = 4
+"""Nodes that are there at once where a swarm grows."""
 EVALUATIONS = 640_000
 """Layouts that each search looks at, over the number of nodes: it takes a second or two. So the table is the same on
 every machine."""
@@ -126,6 +136,40 @@ def with_lines(known: View, truth: View, seed: int) -> View:
     return known.model_copy(update={"nodes": tuple(node.model_copy(update=update) for node, update in lines)})
 
 
+def grown(truth: View, seed: int) -> View:
+    """Return what is known of nodes of which four have begun a swarm, and the others have come one by one."""
+    limits, draw = PeerLimits(), np.random.default_rng(seed)
+    line = {node.id: (node.up_gbps, node.down_gbps) for node in truth.nodes}
+    view = None
+
+    def together(peer: str, way: int, alone: list[float]) -> float | None:
+        found = min(line[peer][way] or np.inf, sum(alone)) * float(np.exp(NOISE * draw.standard_normal()))
+        return found if found < SHARED * sum(alone) else None
+
+    for view in growing(truth, seed, [range(BEGINNERS), *([node] for node in range(BEGINNERS, len(truth.ids)))]):
+        rates = dict(np.ndenumerate(view.bandwidth_gbps))
+        row = {peer: place for place, peer in enumerate(view.ids)}
+
+        def told(table: dict[tuple[int, ...], float], one: str, other: str, row: dict[str, int] = row) -> float | None:
+            found = float(table[row[one], row[other]])
+            return None if np.isnan(found) or one == other else found
+
+        delays = dict(np.ndenumerate(view.latency_ms))
+        for fans in limits.fans(view.ids, partial(told, rates), delay=partial(told, delays)):
+            for fan in fans:
+                up, down = (together(fan.centre, way, [one[way] for one in fan.gbps.values()]) for way in (0, 1))
+                limits.reported(fan.centre, Limits(up_gbps=up, down_gbps=down))
+    assert view is not None
+    lines = [(node, limits.of(node.id)) for node in view.nodes]
+    return view.model_copy(
+        update={
+            "nodes": tuple(
+                node.model_copy(update={"up_gbps": line.up_gbps, "down_gbps": line.down_gbps}) for node, line in lines
+            )
+        }
+    )
+
+
 def planned(links: FewLinks, work: Workload, in_force: Plan | None = None) -> Plan:
     """Return the plan that a coordinator makes of what is known, measuring what the plan uses."""
     carried = pairs_of(in_force) if in_force is not None else ()
@@ -168,7 +212,7 @@ def _is_other(found: Plan, plan: Plan) -> bool:
     return found.routes != plan.routes or found.stages != plan.stages
 
 
-def run(name: str, nodes: int, seed: int) -> tuple[float, ...]:
+def run(name: str, nodes: int, seed: int, has_grown: bool = False) -> tuple[float, ...]:
     """Return pairs measured before the plan, and for it; seconds of a step from all pairs, from all by another seed,
     from few, and after looks; and the pairs that these have measured."""
     truth = World(name, network(name, nodes, seed), micro_batches=2 * nodes).small
@@ -178,7 +222,7 @@ def run(name: str, nodes: int, seed: int) -> tuple[float, ...]:
         return predict(truth, work, plan).cost.total
 
     full, other = (seconds(found_by(truth, work, chance)) for chance in (0, 1))
-    known = with_lines(measured_few(truth, seed), truth, seed)
+    known = grown(truth, seed) if has_grown else with_lines(measured_few(truth, seed), truth, seed)
     before = int((~np.isnan(known.bandwidth_gbps)).sum() - nodes) // 2
     links = FewLinks(truth, known, seed)
     plan = planned(links, work)
@@ -215,11 +259,12 @@ def kept(out: Path | None, cases: list[tuple[str, int, int]]) -> dict[tuple[str,
 def main() -> None:
     """Measure, print, keep."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--nodes", type=int, nargs="+", default=[16, 64])
+    parser.add_argument("--nodes", type=int, nargs="*", default=[16, 64])
     parser.add_argument("--homes", type=int, default=20, help="worlds of 64 volunteers at home")
     parser.add_argument("--networks", nargs="+", default=[name for name in NETWORKS if name != "home"])
     parser.add_argument("--out", type=Path, help="runs are kept beside it as they end")
     parser.add_argument("--missing", action="store_true", help="make only the runs that are not kept")
+    parser.add_argument("--grown", action="store_true", help="the nodes come one by one")
     options = parser.parse_args()
     cases = [(name, nodes, 1) for name in options.networks for nodes in options.nodes]
     cases += [("home", 64, options.homes)] if options.homes else []
@@ -227,16 +272,16 @@ def main() -> None:
     found = kept(options.out, every) if options.missing else {}
     left = [case for case in every if case not in found]
     with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as pool:
-        running = {pool.submit(run, *case): case for case in left}
+        running = {pool.submit(run, *case, options.grown): case for case in left}
         for done in track(as_completed(running), total=len(left)):
             found[running[done]] = done.result()
             values_with(options.out, key(*running[done]), done.result())
     rows = [row(name, nodes, [found[name, nodes, seed] for seed in range(seeds)]) for name, nodes, seeds in cases]
     title = "Steps of plans from few measurements, over those of plans from all"
+    title += ", of nodes that came one by one" if options.grown else ""
     show(title, HEADINGS, rows)
-    command = (
-        f"python -m benchmarks.few_measurements --nodes {' '.join(map(str, options.nodes))} --homes {options.homes}"
-    )
+    nodes = " ".join(map(str, ("--nodes", *options.nodes)))
+    command = f"python -m benchmarks.few_measurements {'--grown ' * options.grown}{nodes} --homes {options.homes}"
     words = (
         'Simulated on the true links. "Another seed" and what follows are shares of the step that the plan from all '
         f"links takes. Looks, in spare moments of training, are {LOOKS} at most.\n"
