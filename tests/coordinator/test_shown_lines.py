@@ -75,12 +75,12 @@ def test_else_it_is_measured_where_some_have_no_line_that_limits_them(of_new: di
     ("of_new", "limits"),
     [
         ({"p1": (0.02, 0.05), "p4": (0.01, 0.05)}, Limits(up_gbps=0.02)),
-        ({"p1": (DOWN, UP), "p4": (DOWN, UP)}, Limits()),
-        ({"p1": (0.9, 0.9), "p4": (0.02, 0.05)}, Limits()),
+        ({"p1": (DOWN, UP), "p4": (DOWN, UP)}, Limits(up_gbps=DOWN)),
+        ({"p1": (0.9, 0.9), "p4": (0.02, 0.05)}, Limits(up_gbps=0.9)),
     ],
     ids=["unlike links", "a line that is faster than the others can tell", "a neighbour"],
 )
-def test_among_homes_what_a_newcomer_sends_most_is_its_line_if_the_other_end_could_receive_more(
+def test_among_homes_a_line_carries_what_is_sent_most_over_one_link(
     of_new: dict[str, tuple[float, float]], limits: Limits
 ) -> None:
     assert found(homes(), **of_new) == (limits, [])

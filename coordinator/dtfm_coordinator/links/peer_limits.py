@@ -2,11 +2,12 @@
 
 A line is measured beside several others at once, which takes seconds. Some peers measure it; of the others it is
 estimated, where those that have are alike, and a peer's links do not show that it is another kind. Among homes it is
-the line that limits what a peer sends: if the fastest of its links is no faster though the other end could receive
-more, that is its line's rate, and if no end could, none is known of. Elsewhere the links limit, unless a peer's are
-slower than those of others that lead about as far, or two are equally fast, though the other ends could receive more:
-they have the line in common. An estimate is no less than what any of a peer's links carries, and is made anew where
-what it follows from is contradicted.
+the line that limits what a peer sends: the fastest of its links tells it, or else what it carries at least. With no
+limit for those that are faster than any other end, plans would count on more than they have
+(benchmarks/few_measurements.py). Elsewhere the links limit, unless a peer's are slower than those of others that lead
+about as far, or two are equally fast, though the other ends could receive more: they have the line in common. An
+estimate is no less than what any of a peer's links carries, and is made anew where what it follows from is
+contradicted.
 """
 
 import math
@@ -147,7 +148,7 @@ class PeerLimits:
             if lines > 0.5 and _share_a_line(links):
                 estimated = _line(links)
             elif lines > ALMOST_ALL:
-                estimated = Limits(up_gbps=_line(links).up_gbps)
+                estimated = Limits(up_gbps=max(link.sent for link in links))
             elif theirs and not (_share_a_line(links) or any(_is_slow(link, theirs) for link in links)):
                 estimated = Limits()
             else:
@@ -181,11 +182,10 @@ def _share_a_line(links: Sequence[_KnownLink]) -> bool:
 
 
 def _line(links: Sequence[_KnownLink]) -> Limits:
-    """Return what a line carries that limits what its peer sends and receives, each way where another end has room."""
-    sent, received = max(link.sent for link in links), max(link.received for link in links)
-    sends = any(ALIKE * link.sent >= sent for link in links if link.other_receives >= ROOM * sent)
-    receives = any(ALIKE * link.received >= received for link in links if link.other_sends >= ROOM * received)
-    return Limits(up_gbps=sent if sends else None, down_gbps=received if receives else None)
+    """Return what a line carries that is shared by several links."""
+    received = max(link.received for link in links)
+    is_own = any(ALIKE * link.received >= received for link in links if link.other_sends >= ROOM * received)
+    return Limits(up_gbps=max(link.sent for link in links), down_gbps=received if is_own else None)
 
 
 def _is_slow(link: _KnownLink, theirs: Sequence[tuple[float, float]]) -> bool:
