@@ -43,6 +43,7 @@ from dtfm_lab.networks.catalogue import NETWORKS, network
 from dtfm_node.links.fan import SHARED
 from dtfm_protocol.discovery.records import Limits
 from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.view.link_matrix import Matrix
 from dtfm_protocol.view.view import View
 
 NOISE = 0.03
@@ -147,15 +148,14 @@ def grown(truth: View, seed: int) -> View:
         return found if found < SHARED * sum(alone) else None
 
     for view in growing(truth, seed, [range(BEGINNERS), *([node] for node in range(BEGINNERS, len(truth.ids)))]):
-        rates = dict(np.ndenumerate(view.bandwidth_gbps))
         row = {peer: place for place, peer in enumerate(view.ids)}
 
-        def told(table: dict[tuple[int, ...], float], one: str, other: str, row: dict[str, int] = row) -> float | None:
+        def told(table: Matrix, one: str, other: str, row: dict[str, int] = row) -> float | None:
             found = float(table[row[one], row[other]])
             return None if np.isnan(found) or one == other else found
 
-        delays = dict(np.ndenumerate(view.latency_ms))
-        for fans in limits.fans(view.ids, partial(told, rates), delay=partial(told, delays)):
+        rates, delays = partial(told, view.bandwidth_gbps), partial(told, view.latency_ms)
+        for fans in limits.fans(view.ids, rates, delay=delays):
             for fan in fans:
                 up, down = (together(fan.centre, way, [one[way] for one in fan.gbps.values()]) for way in (0, 1))
                 limits.reported(fan.centre, Limits(up_gbps=up, down_gbps=down))
