@@ -33,7 +33,7 @@ def link(sent: float, received: float, round_trip_ms: float = 20.0) -> Link:
     return Link(round_trip_ms=round_trip_ms, sent_gbps=sent, received_gbps=received)
 
 
-def found(links: LinkTable, round_trip_ms: float = 20.0, **of_new: tuple[float, float]) -> tuple[Limits, list[str]]:
+def found(links: LinkTable, round_trip_ms: float = 20.0, /, **of_new: tuple[float, float]) -> tuple[Limits, list[str]]:
     """What a newcomer's line is thought to carry, whose links to others send and receive so much, and who is asked to
     measure it."""
     for other, (sent, received) in of_new.items():
@@ -124,19 +124,17 @@ def test_who_was_asked_and_did_not_answer_is_no_example() -> None:
 
 
 def test_estimates_are_no_examples_and_few_examples_do_not_do_for_many() -> None:
-    links, many = LinkTable(), [f"q{number}" for number in range(30)]
-    for peer in HOMES[:4]:
-        links.reported(peer, LinkReport(links={}, limits=Limits(up_gbps=UP, down_gbps=DOWN)))
-    for peer in many:
-        links.reported("p0", LinkReport(links={peer: link(0.05, 0.02)}))
-        links.reported("p1", LinkReport(links={peer: link(0.05, 0.01)}))
+    many = [f"q{number}" for number in range(30)]
 
     def estimated(some: int) -> list[str]:
-        peers = [*HOMES[:4], *many[:some]]
-        next(links.limits.fans(peers, links.gbps), None)
-        found = [peer for peer in peers if links.limits.of(peer).up_gbps == 0.02]
-        links.limits.doubt(found)
-        return found
+        links, peers = LinkTable(), [*HOMES[:4], *many[:some]]
+        for peer in HOMES[:4]:
+            links.reported(peer, LinkReport(links={}, limits=Limits(up_gbps=UP, down_gbps=DOWN)))
+        for peer in many:
+            links.reported("p0", LinkReport(links={peer: link(0.05, 0.02)}))
+            links.reported("p1", LinkReport(links={peer: link(0.05, 0.01)}))
+        next(links.fans(peers), None)
+        return [peer for peer in peers if links.limits.of(peer).up_gbps == 0.02]
 
     assert estimated(20) == many[:20]
     assert estimated(21) == []
@@ -161,7 +159,40 @@ def test_what_follows_from_the_word_of_who_is_contradicted_is_found_out_anew() -
     links.reported("p2", LinkReport(links={"p1": link(0.05, 0.05).model_copy(update={"round": 1})}))
     assert links.contradicted(("p2", "p1"), [5.0, 0.05])
     assert links.limits.unasked(["new", "p2"]) == ["new"]
-    assert links.limits.of("new") == Limits()
+    assert links.limits.of("new") == Limits(up_gbps=0.02, down_gbps=0.03), "better than none until then"
+
+
+def test_what_was_raised_by_a_link_that_is_contradicted_is_found_out_anew() -> None:
+    links = homes()
+    found(links, p1=(0.02, 0.03), p4=(0.02, 0.03))
+    links.reported("p1", LinkReport(links={"new": link(0.03, 5.0)}))
+    assert links.limits.of("new").up_gbps == 5.0
+    links.reported("new", LinkReport(links={"p1": link(0.02, 0.03).model_copy(update={"round": 1})}))
+    assert links.contradicted(("new", "p1"), [5.0, 0.03])
+    assert found(links) == (Limits(up_gbps=0.02, down_gbps=0.03), [])
+
+
+def test_who_leaves_while_others_measure_is_asked_when_it_is_back() -> None:
+    links = homes(0)
+    for peer in HOMES:
+        links.limits.forget(peer)
+    rounds = links.limits.fans(HOMES, links.gbps)
+    gone = next(peer for peer in HOMES if peer not in {fan.centre for fan in next(rounds)})
+    links.forget(gone)
+    assert gone not in {fan.centre for turn in rounds for fan in turn}
+    assert links.limits.unasked([gone]) == [gone]
+
+
+def test_those_whose_links_are_all_fast_are_examples_of_no_line_and_no_homes() -> None:
+    peers = [*"abcd"]
+    links = LinkTable()
+    for one, other in itertools.permutations(peers, 2):
+        links.reported(one, LinkReport(links={other: link(3.0, 3.0)}))
+    assert list(links.limits.fans(peers, links.gbps)) == []
+    links.reported("a", LinkReport(links={"new": link(0.9, 0.5)}))
+    links.reported("b", LinkReport(links={"new": link(2.0, 2.0)}))
+    assert next(links.fans([*peers, "new"]))[0].centre == "new", "much slower than theirs"
+    assert found(homes(), p1=(3.0, 3.0), p2=(3.0, 3.0)) == (Limits(), [])
 
 
 def test_a_link_over_a_relay_does_not_show_a_line() -> None:

@@ -41,6 +41,7 @@ class LinkMeasuring:
     async def recall(self, peers: Collection[str]) -> None:
         """Take over what `peers` have measured for an earlier process of this coordinator, or for another one."""
         await self._read_all(peers, self._links.reported)
+        self._links.estimate_lines([*peers])
 
     async def probe(
         self,
@@ -94,9 +95,8 @@ class LinkMeasuring:
         for number, pairs in enumerate(self._links.rounds(peers, anew), 1):
             await self._say("probing", f"measuring links: round {number}")
             await self._measure(pairs, places, quick=not disturbs(pairs))
-        table = self._links
-        fans = table.limits.fans(peers, table.gbps, table.gbps_alone, table.delay) if limits else ()
-        for number, fanned in enumerate(fans, 1):
+        self._links.estimate_lines(peers)
+        for number, fanned in enumerate(self._links.fans(peers) if limits else (), 1):
             await self._say("probing", f"measuring what nodes can send in all: round {number}")
             await self._have_probed(ProbeRound(id=_now(), fans=tuple(fanned), **places))
 

@@ -21,7 +21,7 @@ from dtfm_coordinator.links.peer_limits import PeerLimits
 from dtfm_coordinator.links.probe_requests import ProbeRequests
 from dtfm_coordinator.links.probe_rounds import Pair, pair_rounds
 from dtfm_coordinator.membership.members import Member
-from dtfm_protocol.control.messages import ProbeResult
+from dtfm_protocol.control.messages import Fan, ProbeResult
 from dtfm_protocol.discovery.records import LinkReport
 from dtfm_protocol.view.link_matrix import Matrix
 from dtfm_protocol.view.missing_links import estimated_latency
@@ -133,6 +133,14 @@ class LinkTable:
         is_other = (sender, receiver) in self._ways or frozenset((sender, receiver)) in self._shared
         return None if is_other else self.gbps(sender, receiver)
 
+    def fans(self, peers: Sequence[str]) -> Iterator[list[Fan]]:
+        """Rounds of groups in which those of `peers` whose lines cannot be estimated measure them, as `PeerLimits`."""
+        return self.limits.fans(peers, self.gbps, self.gbps_alone, self.delay)
+
+    def estimate_lines(self, peers: Sequence[str]) -> None:
+        """Estimate what lines of `peers` carry in all where that can be done, as `PeerLimits`; nothing is measured."""
+        self.limits.estimate(peers, self.gbps_alone, self.delay)
+
     def figures(self, sender: str, receiver: str) -> tuple[float | None, float | None, Way]:
         """Gbit/s, milliseconds one way, and the way, as measured; None where a link was not, or in vain."""
         pair = (sender, receiver)
@@ -206,6 +214,7 @@ class LinkTable:
             self._confirmed |= {link: min(told, now) for link, told, now in both if now is not None}
             return False
         self._claims.contradicted(pair[1])
+        self.limits.doubt(pair)
         for known, (teller, _) in self._source.items():
             if teller == pair[1]:
                 (other,) = known - {teller}

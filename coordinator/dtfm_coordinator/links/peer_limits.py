@@ -6,8 +6,7 @@ the line that limits what a peer sends: the fastest of its links tells it, or el
 limit for those that are faster than any other end, plans would count on more than they have
 (benchmarks/few_measurements.py). Elsewhere the links limit, unless a peer's are slower than those of others that lead
 about as far, or two are equally fast, though the other ends could receive more: they have the line in common. An
-estimate is no less than what any of a peer's links carries, and is made anew where what it follows from is
-contradicted.
+estimate rises with what any of a peer's links is found to carry later; who has no limit yet, as too few tell, measures.
 """
 
 import math
@@ -57,6 +56,8 @@ class PeerLimits:
         self._estimated: dict[str, Limits] = {}
         self._asked: set[str] = set()
         """Peers that need not be asked (again)."""
+        self._left: set[str] = set()
+        """Peers that have left since rounds began."""
 
     def of(self, peer: str) -> Limits:
         """What a peer reported last, or else what is estimated; no limits where neither is known."""
@@ -76,16 +77,16 @@ class PeerLimits:
                 self._estimated[peer] = known.model_copy(update={way: gbps})
 
     def doubt(self, peers: Collection[str]) -> None:
-        """Have what is estimated of `peers` be found out anew: it follows from what somebody has said wrongly."""
-        for peer in peers:
-            if self._estimated.pop(peer, None) is not None:
-                self._asked.discard(peer)
+        """Have what is estimated of `peers` be found out anew, as somebody was wrong about their links; until then it
+        counts, for no limit at all would be further off."""
+        self._asked -= self._estimated.keys() & {*peers}
 
     def forget(self, peer: str) -> None:
         """A peer left; if it returns, its line may be another."""
         self._limits.pop(peer, None)
         self._estimated.pop(peer, None)
         self._asked.discard(peer)
+        self._left.add(peer)
 
     def unasked(self, peers: Sequence[str]) -> list[str]:
         """Those who were not yet asked what they can send and receive in all, nor need not be."""
@@ -105,9 +106,10 @@ class PeerLimits:
             alone: of links that were measured while nothing else was on their ends' lines; None: all were.
             delay: of the same links; without it all lead as far.
         """
-        self._estimate(peers, alone or gbps, delay)
-        left = self.unasked(peers)
-        while left:
+        gone = self._left = set[str]()
+        self.estimate(peers, alone or gbps, delay)
+        left = list(peers)
+        while left := [peer for peer in self.unasked(left) if peer not in gone]:
             busy: set[str] = set()
             chosen = []
             for centre in left:
@@ -120,16 +122,21 @@ class PeerLimits:
                 if centre in busy or (len(links) < FAN and busy):
                     continue
                 self._asked.add(centre)
-                if len(links) > 1 and min(map(min, links.values())) < FAST_GBPS:
+                if links and min(map(min, links.values())) >= FAST_GBPS:
+                    self._limits[centre] = Limits()
+                elif len(links) > 1:
                     chosen.append(Fan(centre=centre, gbps=links))
                     busy |= {centre, *links}
             if chosen:
                 yield chosen
-                self._estimate(peers, alone or gbps, delay)
-            left = self.unasked(left)
+                self.estimate(peers, alone or gbps, delay)
 
-    def _estimate(self, peers: Sequence[str], gbps: Rates, delay: Delays) -> None:
-        """Estimate the lines of those of `peers` that were not asked, as far as those that were measured tell."""
+    def estimate(self, peers: Sequence[str], gbps: Rates, delay: Delays) -> None:
+        """Estimate the lines of those of `peers` that were not asked, as far as those that were measured tell.
+
+        Args:
+            gbps, delay: of links that were measured while nothing else was on their ends' lines.
+        """
         measured = [peer for peer in peers if peer in self._limits]
         # A few of many might be of another kind by chance, or by somebody's will.
         if len(measured) < max(FAN, math.isqrt(len(peers))):
@@ -141,9 +148,11 @@ class PeerLimits:
             for one in free:
                 known = ((delay(one, other) or 0.0, gbps(one, other)) for other in free if one != other)
                 theirs += [(far, rate) for far, rate in known if rate is not None]
+        if lines <= 0.5 and not theirs:
+            return
         for peer in self.unasked(peers):
             links = self._links(peer, peers, gbps, delay)
-            if len(links) < 2:
+            if len(links) < 2 or min(min(link.sent, link.received) for link in links) >= FAST_GBPS:
                 continue
             if lines > 0.5 and _share_a_line(links):
                 estimated = _line(links)
