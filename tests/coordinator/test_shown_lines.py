@@ -177,7 +177,8 @@ def test_who_leaves_while_others_measure_is_asked_when_it_is_back() -> None:
     for peer in HOMES:
         links.limits.forget(peer)
     rounds = links.limits.fans(HOMES, links.gbps)
-    gone = next(peer for peer in HOMES if peer not in {fan.centre for fan in next(rounds)})
+    measuring = {fan.centre for fan in next(rounds)}
+    gone = next(peer for peer in HOMES if peer not in measuring)
     links.forget(gone)
     assert gone not in {fan.centre for turn in rounds for fan in turn}
     assert links.limits.unasked([gone]) == [gone]
