@@ -38,7 +38,7 @@ def found(links: LinkTable, round_trip_ms: float = 20.0, /, **of_new: tuple[floa
     measure it."""
     for other, (sent, received) in of_new.items():
         links.reported(other, LinkReport(links={"new": link(received, sent, round_trip_ms)}))
-    fans = list(links.limits.fans([*HOMES, "new"], links.gbps, delay=links.delay))
+    fans = list(links.fans([*HOMES, "new"]))
     return links.limits.of("new"), [fan.centre for turn in fans for fan in turn]
 
 
@@ -201,7 +201,7 @@ def test_a_link_over_a_relay_does_not_show_a_line() -> None:
     for other in ("p1", "p4"):
         relayed = link(0.05, 0.02).model_copy(update={"way": "relayed"})
         links.reported(other, LinkReport(links={"new": relayed}))
-    list(links.limits.fans([*HOMES, "new"], links.gbps, links.gbps_alone))
+    list(links.fans([*HOMES, "new"]))
     assert links.limits.of("new") == Limits()
 
 
@@ -215,7 +215,7 @@ def test_a_link_beside_other_traffic_does_not_show_a_line() -> None:
     for other, is_least in (("p1", False), ("p4", True)):
         seen = link(0.05, 0.02).model_copy(update={"is_least": is_least})
         links.reported(other, LinkReport(links={"new": seen}))
-    fans = list(links.limits.fans([*HOMES, "new"], links.gbps, links.gbps_alone))
+    fans = list(links.fans([*HOMES, "new"]))
     assert [fan.centre for turn in fans for fan in turn] == ["new"]
     assert links.limits.of("new") == Limits()
 
@@ -250,3 +250,27 @@ async def test_the_last_of_some_waits_for_its_links_alone(tmp_path: Path) -> Non
     assert ids_of(await waiting) == nodes
     assert not any(turn.fans for turn in swarm.rounds[rounds:])
     assert swarm.planner.views[-1].nodes[-1].up_gbps == 0.04
+
+
+async def test_lines_are_estimated_by_who_takes_over_for_nobody_publishes_that(tmp_path: Path) -> None:
+    swarm, limits = Swarm(tmp_path), Limits(up_gbps=UP, down_gbps=DOWN)
+    for peer in "abcd":
+        links = {other: link(UP, UP) for other in "abcd" if other != peer}
+        swarm.records.measured[peer] = LinkReport(links=links, limits=None if peer == "d" else limits)
+    await swarm.one.recall("abcd")
+    assert swarm.state.links.limits.of("d").up_gbps == UP
+    assert swarm.state.links.limits.unasked("abcd") == []
+
+
+async def test_lines_are_estimated_where_there_is_no_time_to_measure_them(tmp_path: Path) -> None:
+    swarm = Swarm(tmp_path)
+    swarm.gbps = {frozenset(pair): 0.1 for pair in itertools.combinations("abc", 2)}
+    await swarm.join(*"abc")
+    await swarm.probe()
+    assert {fan.centre for turn in swarm.rounds for fan in turn.fans} == {*"abc"}
+    swarm.control.said.clear()
+    swarm.gbps |= {frozenset((one, "d")): 0.02 for one in "abc"}
+    await swarm.join("d")
+    await asyncio.wait_for(swarm.one.probe(swarm.ready(), limits=False), 30)
+    assert not any(turn.fans for turn in swarm.rounds)
+    assert swarm.state.links.limits.of("d").up_gbps == 0.02

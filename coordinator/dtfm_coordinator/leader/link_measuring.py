@@ -95,8 +95,10 @@ class LinkMeasuring:
         for number, pairs in enumerate(self._links.rounds(peers, anew), 1):
             await self._say("probing", f"measuring links: round {number}")
             await self._measure(pairs, places, quick=not disturbs(pairs))
-        self._links.estimate_lines(peers)
-        for number, fanned in enumerate(self._links.fans(peers) if limits else (), 1):
+        if not limits:
+            self._links.estimate_lines(peers)
+            return
+        for number, fanned in enumerate(self._links.fans(peers), 1):
             await self._say("probing", f"measuring what nodes can send in all: round {number}")
             await self._have_probed(ProbeRound(id=_now(), fans=tuple(fanned), **places))
 
