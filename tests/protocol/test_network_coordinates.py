@@ -5,8 +5,9 @@ import pytest
 
 from dtfm_protocol.view.link_matrix import Matrix
 from dtfm_protocol.view.matrix_completion import MeasuredPairs
-from dtfm_protocol.view.missing_links import COVERED, FLOOR_MS, UNKNOWN_DELAY, estimated_bandwidth, estimated_latency
+from dtfm_protocol.view.missing_links import FLOOR_MS, UNKNOWN_DELAY, estimated_bandwidth, estimated_latency
 from dtfm_protocol.view.network_coordinates import placed
+from dtfm_protocol.view.spread import COVERED
 
 PEERS = 40
 

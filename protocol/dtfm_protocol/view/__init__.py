@@ -6,5 +6,6 @@
 - `missing_links`: the estimates of links that nobody measured, and how far off they may be
 - `network_coordinates`: network coordinates: a place for every peer, fitted to the delays that were measured, from
   which the others follow
+- `spread`: the spread of estimates: how far off most of them are, by the misses of those that were checked
 - `view`: the view of a swarm's devices and links, on which the allocator plans
 """

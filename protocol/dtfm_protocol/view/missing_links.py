@@ -47,6 +47,7 @@ from dtfm_protocol.view.matrix_completion import (
     median_of_all,
 )
 from dtfm_protocol.view.network_coordinates import placed
+from dtfm_protocol.view.spread import covering
 
 ENOUGH = 20
 """Number of measured links from which setting some aside tells good guesses from bad ones."""
@@ -54,15 +55,6 @@ FOLDS = 5
 """Parts into which measured pairs are split, each set aside once."""
 MANY = 5000
 """Number of measured links from which one part set aside tells as much."""
-COVERED = 0.9
-"""Part of the links that were not measured that are to be within the spread."""
-CONFIDENCE = 1.645
-"""Standard deviations by which the number of misses within the spread is above what is expected: so that the spread
-covers as much with a probability of 0.95, also where few misses are known (a distribution-free tolerance bound: Wilks,
-Annals of Mathematical Statistics, 1941; by the normal approximation of the binomial)."""
-SLACK = 1.1
-"""Multiple of a miss up to which another one counts as the same: where many links miss by about as much, a bound that
-lies among these would cover some of them by chance."""
 AS_LINE = 1.25
 """Ratio of what an end sends or receives in all to a link's rate up to which the line is what limits that."""
 FLOOR_MS = 0.5
@@ -199,7 +191,7 @@ def _best(
         guesses = [guesses[place] for place in order]
         missed = _first_answers(misses[order])[tried]
         is_far = far[tried] > np.median(far)
-        spread = max((_quantile(some) for some in (missed[is_far], missed[~is_far]) if len(some)), default=unknown)
+        spread = max((covering(some) for some in (missed[is_far], missed[~is_far]) if len(some)), default=unknown)
     filled = guesses[0](links)
     for guess in guesses[1:]:
         if not np.isnan(filled).any():
@@ -234,10 +226,3 @@ def _first_answers(rows: Matrix) -> Matrix:
     for row in rows[1:]:
         answers = np.where(np.isnan(answers), row, answers)
     return answers
-
-
-def _quantile(misses: Matrix) -> float:
-    """Return what hardly more than one in ten of further misses exceed; the largest where few are known."""
-    count = len(misses)
-    place = min(count, math.ceil(COVERED * (count + 1) + CONFIDENCE * math.sqrt(count * COVERED * (1 - COVERED))))
-    return SLACK * float(np.sort(misses)[place - 1])
