@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from dtfm_coordinator.links.line_estimate import ALIKE, MUCH_SLOWER, ROOM
 from dtfm_coordinator.links.link_table import LinkTable
-from dtfm_coordinator.links.peer_limits import ALIKE, MUCH_SLOWER, ROOM
 from dtfm_protocol.discovery.records import Limits, Link, LinkReport
 from tests.coordinator.laid_out_swarm import Swarm, ids_of
 from tests.coordinator.peers import until

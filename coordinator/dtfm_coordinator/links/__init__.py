@@ -7,6 +7,7 @@
   whose word is bounded because it was found to be too high (pure)
 - `link_degradation`: degradation of links: which to measure anew, as training finds them slower, or they were slow a
   while ago (pure)
+- `line_estimate`: the estimate of what a peer's line carries in all, by its links and by what others have measured
 - `link_table`: which links are known, who measures next, and the view that follows (pure)
 - `peer_limits`: what peers can send and receive in all, and who measures that next (pure)
 - `plan_pairs`: pairs of peers whose links a plan uses (pure)

@@ -9,7 +9,7 @@ a plan uses it. Who is contradicted is believed from then on up to what others h
 from collections.abc import Collection, Mapping
 from types import MappingProxyType
 
-from dtfm_coordinator.links.peer_limits import FAST_GBPS
+from dtfm_coordinator.links.line_estimate import FAST_GBPS
 from dtfm_coordinator.links.probe_rounds import Pair
 
 ABOVE = 1.5

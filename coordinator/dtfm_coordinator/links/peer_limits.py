@@ -1,51 +1,23 @@
 """What peers can send and receive in all, and who measures that next. Pure.
 
 A line is measured beside several others at once, which takes seconds. Some peers measure it; of the others it is
-estimated, where those that have are alike, and a peer's links do not show that it is another kind. Among homes it is
-the line that limits what a peer sends: the fastest of its links tells it, or else what it carries at least. With no
-limit for those that are faster than any other end, plans would count on more than they have
-(benchmarks/few_measurements.py). Elsewhere the links limit, unless a peer's are slower than those of others that lead
-about as far, or two are equally fast, though the other ends could receive more: they have the line in common. An
+estimated, where those that have are alike, and a peer's links do not show that it is another kind (`line_estimate`). An
 estimate rises with what any of a peer's links is found to carry later; who has no limit yet, as too few tell, measures.
 """
 
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
-from statistics import median
-from typing import NamedTuple
 
+from dtfm_coordinator.links.line_estimate import ALMOST_ALL, FAST_GBPS, Examples, KnownLink, estimated_line
 from dtfm_protocol.control.messages import Fan
 from dtfm_protocol.discovery.records import Limits
 
 FAN = 3
 """How many others a peer sends to at once when its limits are measured."""
-FAST_GBPS = 2.0
-"""Links that are all faster are no home's."""
-ROOM = 1.25
-"""Multiple of a link's rate that its other end must be able to carry for the rate to be what the line carries."""
-ALIKE = 1.2
-"""Ratio up to which rates of two links count as the same line's."""
-ALMOST_ALL = 0.75
-"""Share of the peers that have measured their lines above which others are taken to be as they are."""
-ABOUT_AS_FAR = 3.0
-"""Ratio of two links' delays up to which they are compared."""
-MUCH_SLOWER = 2.0
-"""Ratio to what links that lead about as far carry in the median from which a link may be limited by its line."""
 Rates = Callable[[str, str], float | None]
 """Gbit/s of the link from one peer to another; None where it was not measured, or in vain."""
 Delays = Callable[[str, str], float | None]
 """Milliseconds from one peer to another; None where that was not measured."""
-
-
-class _KnownLink(NamedTuple):
-    """A peer's link, and what its other end can do; Gbit/s, and milliseconds one way."""
-
-    sent: float
-    received: float
-    delay: float
-    other_receives: float
-    other_sends: float
-    """Of the other end in all, or else over any link that was measured with others; 0: over none."""
 
 
 class PeerLimits:
@@ -141,37 +113,32 @@ class PeerLimits:
         # A few of many might be of another kind by chance, or by somebody's will.
         if len(measured) < max(FAN, math.isqrt(len(peers))):
             return
-        lines = sum(self._limits[peer].up_gbps is not None for peer in measured) / len(measured)
+        examples = self._examples(measured, gbps, delay)
+        if examples.limited <= 0.5 and not examples.free:
+            return
+        for peer in self.unasked(peers):
+            if (line := estimated_line(self._links(peer, peers, gbps, delay), examples)) is not None:
+                self._estimated[peer] = line
+                self._asked.add(peer)
+
+    def _examples(self, measured: Sequence[str], gbps: Rates, delay: Delays) -> Examples:
+        """Return what the lines are like of those that have measured them."""
+        limited = sum(self._limits[peer].up_gbps is not None for peer in measured) / len(measured)
         free = [peer for peer in measured if self._limits[peer] == Limits()]
         theirs = []
         if len(free) > ALMOST_ALL * len(measured):
             for one in free:
                 known = ((delay(one, other) or 0.0, gbps(one, other)) for other in free if one != other)
                 theirs += [(far, rate) for far, rate in known if rate is not None]
-        if lines <= 0.5 and not theirs:
-            return
-        for peer in self.unasked(peers):
-            links = self._links(peer, peers, gbps, delay)
-            if len(links) < 2 or min(min(link.sent, link.received) for link in links) >= FAST_GBPS:
-                continue
-            if lines > 0.5 and _share_a_line(links):
-                estimated = _line(links)
-            elif lines > ALMOST_ALL:
-                estimated = Limits(up_gbps=max(link.sent for link in links))
-            elif theirs and not (_share_a_line(links) or any(_is_slow(link, theirs) for link in links)):
-                estimated = Limits()
-            else:
-                continue
-            self._estimated[peer] = estimated
-            self._asked.add(peer)
+        return Examples(limited, theirs)
 
-    def _links(self, peer: str, peers: Sequence[str], gbps: Rates, delay: Delays) -> list[_KnownLink]:
+    def _links(self, peer: str, peers: Sequence[str], gbps: Rates, delay: Delays) -> list[KnownLink]:
         """Return the links of a peer that are known both ways."""
         links, others = [], [other for other in peers if other != peer]
         for other in others:
             there, back = gbps(peer, other), gbps(other, peer)
             if there is not None and back is not None:
-                links.append(_KnownLink(there, back, delay(peer, other) or 0.0, *self._most(other, others, gbps)))
+                links.append(KnownLink(there, back, delay(peer, other) or 0.0, *self._most(other, others, gbps)))
         return links
 
     def _most(self, peer: str, others: Sequence[str], gbps: Rates) -> tuple[float, float]:
@@ -181,32 +148,3 @@ class PeerLimits:
         received = limits.down_gbps or max((gbps(other, peer) or 0.0 for other in others), default=0.0)
         sent = limits.up_gbps or max((gbps(peer, other) or 0.0 for other in others), default=0.0)
         return received, sent
-
-
-def _share_a_line(links: Sequence[_KnownLink]) -> bool:
-    """Return whether several links are about equally fast, though their other ends could receive more."""
-    sent = max(link.sent for link in links)
-    roomy = [link.sent for link in links if link.other_receives >= ROOM * sent]
-    return len(roomy) > 1 and ALIKE * min(roomy) >= sent
-
-
-def _line(links: Sequence[_KnownLink]) -> Limits:
-    """Return what a line carries that is shared by several links."""
-    received = max(link.received for link in links)
-    is_own = any(ALIKE * link.received >= received for link in links if link.other_sends >= ROOM * received)
-    return Limits(up_gbps=max(link.sent for link in links), down_gbps=received if is_own else None)
-
-
-def _is_slow(link: _KnownLink, theirs: Sequence[tuple[float, float]]) -> bool:
-    """Return whether a link is much slower than those that lead about as far, or there is none: then it may be its line
-    that limits it. What TCP carries is less the further it leads, so those that lead less far count for less.
-
-    Args:
-        theirs: delay and Gbit/s of each.
-    """
-    as_far = [
-        rate * min(1.0, far / link.delay) if link.delay else rate
-        for far, rate in theirs
-        if link.delay <= ABOUT_AS_FAR * far and far <= ABOUT_AS_FAR * link.delay
-    ]
-    return not as_far or MUCH_SLOWER * min(link.sent, link.received) < median(as_far)
