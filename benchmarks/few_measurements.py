@@ -19,14 +19,13 @@ import argparse
 import multiprocessing
 from collections.abc import Collection
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from functools import partial
 from pathlib import Path
 from statistics import median
 
 import numpy as np
 from rich.progress import track
 
-from benchmarks.estimates import growing, measured_few
+from benchmarks.estimates import grown, measured_few
 from benchmarks.tables import keep, markdown, show, values, values_with
 from benchmarks.world.paced import World
 from dtfm_coordinator.allocator.allocate import allocate
@@ -34,23 +33,17 @@ from dtfm_coordinator.allocator.workload import Workload, predict
 from dtfm_coordinator.leader.measured_plans import WORTH
 from dtfm_coordinator.links.chosen_pairs import in_rounds
 from dtfm_coordinator.links.filled_rounds import filled
-from dtfm_coordinator.links.peer_limits import PeerLimits
 from dtfm_coordinator.links.plan_pairs import pairs_of
 from dtfm_coordinator.links.plan_revision import PlanRevision
 from dtfm_coordinator.links.probe_rounds import Pair
 from dtfm_coordinator.links.view_bounds import at_best
 from dtfm_lab.networks.catalogue import NETWORKS, network
-from dtfm_node.links.fan import SHARED
-from dtfm_protocol.discovery.records import Limits
 from dtfm_protocol.plan.plan import Plan
-from dtfm_protocol.view.link_matrix import Matrix
 from dtfm_protocol.view.view import View
 
 NOISE = 0.03
 """Relative standard deviation of a measurement."""
 LOOKS = 6
-BEGINNERS = 4
-"""Nodes that are there at once where a swarm grows."""
 EVALUATIONS = 640_000
 """Layouts that each search looks at, over the number of nodes: it takes a second or two. So the table is the same on
 every machine."""
@@ -135,39 +128,6 @@ def with_lines(known: View, truth: View, seed: int) -> View:
     both = zip(known.nodes, truth.nodes, strict=True)
     lines = [(node, {"up_gbps": line(true.up_gbps), "down_gbps": line(true.down_gbps)}) for node, true in both]
     return known.model_copy(update={"nodes": tuple(node.model_copy(update=update) for node, update in lines)})
-
-
-def grown(truth: View, seed: int) -> View:
-    """Return what is known of nodes of which four have begun a swarm, and the others have come one by one."""
-    limits, draw = PeerLimits(), np.random.default_rng(seed)
-    line = {node.id: (node.up_gbps, node.down_gbps) for node in truth.nodes}
-    view = None
-
-    def together(peer: str, way: int, alone: list[float]) -> float | None:
-        found = min(line[peer][way] or np.inf, sum(alone)) * float(np.exp(NOISE * draw.standard_normal()))
-        return found if found < SHARED * sum(alone) else None
-
-    for view in growing(truth, seed, [range(BEGINNERS), *([node] for node in range(BEGINNERS, len(truth.ids)))]):
-        row = {peer: place for place, peer in enumerate(view.ids)}
-
-        def told(table: Matrix, one: str, other: str, row: dict[str, int] = row) -> float | None:
-            found = float(table[row[one], row[other]])
-            return None if np.isnan(found) or one == other else found
-
-        rates, delays = partial(told, view.bandwidth_gbps), partial(told, view.latency_ms)
-        for fans in limits.fans(view.ids, rates, delay=delays):
-            for fan in fans:
-                up, down = (together(fan.centre, way, [one[way] for one in fan.gbps.values()]) for way in (0, 1))
-                limits.reported(fan.centre, Limits(up_gbps=up, down_gbps=down))
-    assert view is not None
-    lines = [(node, limits.of(node.id)) for node in view.nodes]
-    return view.model_copy(
-        update={
-            "nodes": tuple(
-                node.model_copy(update={"up_gbps": line.up_gbps, "down_gbps": line.down_gbps}) for node, line in lines
-            )
-        }
-    )
 
 
 def planned(links: FewLinks, work: Workload, in_force: Plan | None = None) -> Plan:

@@ -15,7 +15,7 @@ from dtfm_protocol.job.step_metrics import SetMetrics
 MEMBER = MemberView(
     name="Ann's PC", device="cpu", role="trains", does="", level="good", stage=0, layers=(1, 4), micro_batches=1,
     step=1, tokens=1.0, share=1.0, seconds=1.0, seen_at=None, sent_bytes=1, received_bytes=1, version="1",
-    up_gbps=1.0, down_gbps=1.0,
+    up_gbps=1.0, down_gbps=1.0, line_spread=3.0,
 )  # fmt: skip
 OVERVIEW = Overview(
     at=1.0,

@@ -372,3 +372,14 @@ def test_links_of_the_plan_that_nobody_measured_are_counted_with_what_they_may_b
     ]
     one = Plan(version=1, stages=((0, 2), (2, 4)), routes=(("c", "b"),))
     assert estimate_lines(one, view, tied=False) == []
+
+
+def test_lines_of_the_plans_peers_that_are_estimated_are_counted_with_what_they_may_be_off() -> None:
+    spreads = {"a": 3.0, "b": 1.5, "c": 4.0, "d": None}
+    nodes = tuple(NodeView(id=name, up_gbps=1.0, line_spread=spread) for name, spread in spreads.items())
+    view = View(nodes=nodes, latency_ms=np.full((4, 4), 20.0), bandwidth_gbps=np.ones((4, 4)))
+    some = Plan(version=1, stages=((0, 2), (2, 3), (3, 4)), routes=(("a", "b", "d"),))
+    assert estimate_lines(some, view, tied=False) == [
+        "estimated, of 3 nodes of the plan: what 2 can send and receive in all, to within a factor of 3 in nine of ten "
+        "cases"
+    ]

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from dtfm_coordinator.links.line_estimate import ALIKE, MUCH_SLOWER, ROOM
+from dtfm_coordinator.links.line_estimate import ALIKE, ENOUGH, MUCH_SLOWER, ROOM, UNKNOWN_LINE
 from dtfm_coordinator.links.link_table import LinkTable
 from dtfm_protocol.discovery.records import Limits, Link, LinkReport
+from dtfm_protocol.view.spread import SLACK
 from tests.coordinator.laid_out_swarm import Swarm, ids_of
 from tests.coordinator.peers import until
 
@@ -151,6 +152,21 @@ def test_an_estimate_is_no_less_than_what_a_link_carries() -> None:
     assert links.limits.of("p2") == Limits(up_gbps=UP, down_gbps=DOWN), "what was measured stands"
 
 
+def test_how_far_off_estimates_are_is_told_by_those_that_have_measured() -> None:
+    links = homes()
+    found(links, p1=(0.02, 0.03), p4=(0.021, 0.03))
+    assert links.limits.spread("new") == UNKNOWN_LINE, "seven tell nothing of nine in ten"
+    assert links.limits.spread("p1") is None, "it was measured"
+    many = [f"q{number}" for number in range(2 * ENOUGH)]
+    for place, peer in enumerate(many):
+        others = (many[(place + step) % len(many)] for step in (1, 2))
+        links.reported(peer, LinkReport(links={other: link(UP, UP) for other in others}))
+        limits = Limits(up_gbps=UP / (2 if place % 4 == 0 else 1), down_gbps=DOWN)
+        links.reported(peer, LinkReport(links={}, limits=limits))
+    list(links.fans([*HOMES, *many, "new"]))
+    assert links.limits.spread("new") == pytest.approx(2**SLACK), "a quarter send half of what their links tell"
+
+
 def test_what_follows_from_the_word_of_who_is_contradicted_is_found_out_anew() -> None:
     links = homes()
     links.reported("p1", LinkReport(links={"p2": link(0.05, 5.0)}))
@@ -249,7 +265,8 @@ async def test_the_last_of_some_waits_for_its_links_alone(tmp_path: Path) -> Non
     await swarm.join(nodes[-1])
     assert ids_of(await waiting) == nodes
     assert not any(turn.fans for turn in swarm.rounds[rounds:])
-    assert swarm.planner.views[-1].nodes[-1].up_gbps == 0.04
+    last = swarm.planner.views[-1].nodes[-1]
+    assert (last.up_gbps, last.line_spread) == (0.04, UNKNOWN_LINE)
 
 
 async def test_lines_are_estimated_by_who_takes_over_for_nobody_publishes_that(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from dtfm_coordinator.leader.link_measuring import LinkMeasuring
 from dtfm_coordinator.leader.measured_plans import MeasuredPlans
 from dtfm_coordinator.leader.planner import Planner
 from dtfm_coordinator.links.chosen_pairs import FEW
+from dtfm_coordinator.links.line_estimate import FAN
 from dtfm_coordinator.links.link_degradation import Pair
-from dtfm_coordinator.links.peer_limits import FAN
 from dtfm_coordinator.membership.members import Member
 from dtfm_coordinator.swarm.swarm_state import SwarmState
 from dtfm_protocol.errors import UserError

@@ -4,14 +4,23 @@ Among homes it is the line that limits what a peer sends: the fastest of its lin
 least. With no limit for those that are faster than any other end, plans would count on more than they have
 (benchmarks/few_measurements.py). Elsewhere the links limit, unless a peer's are slower than those of others that lead
 about as far, or two are equally fast, though the other ends could receive more: they have the line in common.
+
+How far off that may be is told by those that have measured: what would have been estimated of them is set beside what
+they have found.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import NamedTuple
 
-from dtfm_protocol.discovery.records import Limits
+import numpy as np
 
+from dtfm_protocol.discovery.records import Limits
+from dtfm_protocol.view.spread import covering
+
+FAN = 3
+"""How many others a peer sends to at once when its line is measured."""
 FAST_GBPS = 2.0
 """Links that are all faster are no home's."""
 ROOM = 1.25
@@ -24,6 +33,12 @@ ABOUT_AS_FAR = 3.0
 """Ratio of two links' delays up to which they are compared."""
 MUCH_SLOWER = 2.0
 """Ratio to what links that lead about as far carry in the median from which a link may be limited by its line."""
+
+
+UNKNOWN_LINE = float(FAN)
+"""Spread of estimated lines where too few were measured to tell: that many links at once tell a line from none."""
+ENOUGH = 9
+"""Number of estimates that were checked from which nine of ten can be told."""
 
 
 class KnownLink(NamedTuple):
@@ -57,6 +72,31 @@ def estimated_line(links: Sequence[KnownLink], examples: Examples) -> Limits | N
     if examples.free and not (_share_a_line(links) or any(_is_slow(link, examples.free) for link in links)):
         return Limits()
     return None
+
+
+def line_spread(measured: Iterable[tuple[Sequence[KnownLink], Limits]], examples: Examples) -> float:
+    """Return the factor by which hardly more than one in ten estimated lines are off, `UNKNOWN_LINE` where too few were
+    measured to tell.
+
+    Args:
+        measured: links of peers that have measured their lines, and what they have found.
+    """
+    misses = []
+    for links, found in measured:
+        if (said := estimated_line(links, examples)) is not None:
+            ways = zip(_carries(said, links), _carries(found, links), strict=True)
+            misses.append(max(abs(math.log(one / other)) for one, other in ways))
+    return math.exp(covering(np.array(misses))) if len(misses) >= ENOUGH else UNKNOWN_LINE
+
+
+def _carries(line: Limits, links: Sequence[KnownLink]) -> tuple[float, float]:
+    """Return the Gbit/s that a peer sends, and receives, over as many of its fastest links as lines are measured by."""
+    fastest = sorted(links, key=lambda link: -link.sent)[:FAN]
+    up, down = line.up_gbps, line.down_gbps
+    return (
+        sum(link.sent for link in fastest) if up is None else up,
+        sum(link.received for link in fastest) if down is None else down,
+    )
 
 
 def _share_a_line(links: Sequence[KnownLink]) -> bool:

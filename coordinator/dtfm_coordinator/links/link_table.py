@@ -417,6 +417,7 @@ class LinkTable:
                     host_bytes=profile.host_bytes,
                     up_gbps=_least(limits.up_gbps, profile.up_gbps),
                     down_gbps=_least(limits.down_gbps, profile.down_gbps),
+                    line_spread=self.limits.spread(member.peer),
                 )
             )
         ids = [member.peer for member in members]

@@ -8,12 +8,21 @@ estimate rises with what any of a peer's links is found to carry later; who has 
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 
-from dtfm_coordinator.links.line_estimate import ALMOST_ALL, FAST_GBPS, Examples, KnownLink, estimated_line
+from dtfm_coordinator.links.line_estimate import (
+    ALMOST_ALL,
+    FAN,
+    FAST_GBPS,
+    UNKNOWN_LINE,
+    Examples,
+    KnownLink,
+    estimated_line,
+    line_spread,
+)
 from dtfm_protocol.control.messages import Fan
 from dtfm_protocol.discovery.records import Limits
 
-FAN = 3
-"""How many others a peer sends to at once when its limits are measured."""
+MOST_CHECKED = 24
+"""Peers that have measured, at most, of which is looked at what would have been estimated."""
 Rates = Callable[[str, str], float | None]
 """Gbit/s of the link from one peer to another; None where it was not measured, or in vain."""
 Delays = Callable[[str, str], float | None]
@@ -26,6 +35,7 @@ class PeerLimits:
     def __init__(self) -> None:
         self._limits: dict[str, Limits] = {}
         self._estimated: dict[str, Limits] = {}
+        self._spread = UNKNOWN_LINE
         self._asked: set[str] = set()
         """Peers that need not be asked (again)."""
         self._left: set[str] = set()
@@ -34,6 +44,10 @@ class PeerLimits:
     def of(self, peer: str) -> Limits:
         """What a peer reported last, or else what is estimated; no limits where neither is known."""
         return self._limits.get(peer, self._estimated.get(peer, Limits()))
+
+    def spread(self, peer: str) -> float | None:
+        """Return the factor by which what is estimated of a peer may be off, in nine of ten cases; None: nothing is."""
+        return self._spread if peer in self._estimated else None
 
     def reported(self, peer: str, limits: Limits) -> None:
         """Take over what a peer has measured: it need not be asked."""
@@ -116,6 +130,8 @@ class PeerLimits:
         examples = self._examples(measured, gbps, delay)
         if examples.limited <= 0.5 and not examples.free:
             return
+        checked = ((self._links(peer, peers, gbps, delay), self._limits[peer]) for peer in measured[-MOST_CHECKED:])
+        self._spread = line_spread(checked, examples)
         for peer in self.unasked(peers):
             if (line := estimated_line(self._links(peer, peers, gbps, delay), examples)) is not None:
                 self._estimated[peer] = line

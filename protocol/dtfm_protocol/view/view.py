@@ -92,6 +92,9 @@ class NodeView(Schema):
     """Gbit/s that the peer can send in all; without it, what its links can together."""
     down_gbps: Amount | None = None
     """Gbit/s that the peer can receive in all; without it, what its links can together."""
+    line_spread: Annotated[float, Field(ge=1, le=1e24)] | None = None
+    """Factor by which what the peer can send and receive in all may be off in nine of ten cases, also where nothing is
+    said to limit it; null: that was not estimated."""
 
     @field_validator("flops", mode="before")
     @classmethod

@@ -71,6 +71,8 @@ class Known:
     share: float = 0.0
     """Its part of all that was computed, from 0 to 1."""
     limits: Limits = field(default_factory=Limits)
+    line_spread: float | None = None
+    """Factor by which `limits` may be off, where they are estimated."""
     seen_at: float = 0.0
     """Unix seconds of its last report; 0: there was none."""
     now: float = 0.0
@@ -105,6 +107,7 @@ def member_view(member: Member, around: Around, known: Known) -> MemberView:
         is_banned=known.is_banned,
         up_gbps=known.limits.up_gbps,
         down_gbps=known.limits.down_gbps,
+        line_spread=None if known.line_spread is None else round(known.line_spread, 2),
     )
 
 

@@ -152,6 +152,8 @@ class MemberView(Schema):
     up_gbps: float | None
     """Gbit/s that it can send in all; None: its links together are no faster."""
     down_gbps: float | None
+    line_spread: float | None = None
+    """Factor by which both may be off in nine of ten cases, where they are estimated; None: they are not."""
 
 
 class NewsItem(Schema):

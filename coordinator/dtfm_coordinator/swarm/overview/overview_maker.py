@@ -210,6 +210,7 @@ class OverviewMaker:
                 contribution=mine,
                 share=mine.layer_tokens / whole if whole else 0.0,
                 limits=state.links.limits.of(member.peer),
+                line_spread=state.links.limits.spread(member.peer),
                 seen_at=round(member.heard + ago, 1) if member.heard else 0.0,
                 now=self._clock(),
                 is_banned=member.peer in banned,

@@ -1,4 +1,5 @@
-"""Line on those links of a plan that nobody measured, and on how far off their estimates may be. Pure."""
+"""Lines on what nobody measured of a plan's links and of its peers' lines, and how far off those estimates may be.
+Pure."""
 
 import numpy as np
 
@@ -8,7 +9,8 @@ from dtfm_protocol.view.view import View
 
 
 def estimate_lines(plan: Plan, view: View, *, tied: bool) -> list[str]:
-    """Return a line if links of the plan are estimated in the view; none where all were measured.
+    """Return a line if links of the plan are estimated in the view, and one if what its peers carry in all is; none
+    where all was measured.
 
     Args:
         tied: whether first and last stage reduce an embedding that they share.
@@ -23,6 +25,14 @@ def estimate_lines(plan: Plan, view: View, *, tied: bool) -> list[str]:
         said.append(f"delays of {slow}, to within {view.estimated_ms.spread:.0%}")
     if thin:
         said.append(f"rates of {thin}, to within a factor of {view.estimated_gbps.spread:.3g}")
-    if not said:
-        return []
-    return [f"estimated, of {len(links)} links of the plan: {', and '.join(said)} in nine of ten cases"]
+    found = []
+    if said:
+        found.append(f"estimated, of {len(links)} links of the plan: {', and '.join(said)} in nine of ten cases")
+    peers = {peer for route in plan.routes for peer in route}
+    spreads = [node.line_spread for node in view.nodes if node.id in peers and node.line_spread is not None]
+    if spreads:
+        found.append(
+            f"estimated, of {len(peers)} nodes of the plan: what {len(spreads)} can send and receive in all, to within "
+            f"a factor of {max(spreads):.3g} in nine of ten cases"
+        )
+    return found

@@ -90,7 +90,8 @@ function rowOf(peer, one, version) {
   const offered = `${one.role === "gone"} ${one.is_banned}`;
   const kept = may && known && known.may && known.offered === offered ? row.lastChild : null;
   const traffic = one.sent_bytes || one.received_bytes ? `sent ${size(one.sent_bytes)}, received ${size(one.received_bytes)}` : "";
-  const line = [one.up_gbps ? `up to ${rate(one.up_gbps)}` : "", traffic].filter(Boolean).join("; ");
+  const off = one.line_spread ? ` (estimated, to within a factor of ${one.line_spread})` : "";
+  const line = [one.up_gbps ? `up to ${rate(one.up_gbps)}${off}` : "", traffic].filter(Boolean).join("; ");
   const cells = [
     element("th", { scope: "row", "data-level": one.level }, element("span", { class: "dot" }), named(peer, one), one.name ? " " : "", one.name ? element("code", {}, peer.slice(-6)) : ""),
     element("td", { class: "does" }, one.does),
