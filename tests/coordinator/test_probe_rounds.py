@@ -59,6 +59,25 @@ async def test_a_round_that_somebody_never_finishes_goes_on_without(swarm: Swarm
         assert links.gbps(*pair) == (None if frozenset(pair) in acted_by_a else GBPS)
 
 
+async def test_a_round_names_the_pairs_of_the_next_one_where_these_do_not_follow_from_what_it_finds(
+    swarm: Swarm,
+) -> None:
+    await swarm.join(*"abcd")
+    await swarm.probe()
+    rounds = [turn for turn in swarm.rounds if turn.pairs]
+    assert len(rounds) == 3
+    assert [turn.next for turn in rounds] == [*(turn.pairs for turn in rounds[1:]), ()]
+    swarm.control.said.clear()
+    await swarm.join(*"efgh")
+    await swarm.probe()
+    assert sum(bool(turn.pairs) for turn in swarm.rounds) > 1
+    assert not any(turn.next for turn in swarm.rounds), "whom one is to measure with is not known yet"
+    swarm.control.said.clear()
+    of_plan = [[("a", "e"), ("b", "f")], [("a", "f")]]
+    await asyncio.wait_for(swarm.one.rounds_of_plan(of_plan, swarm.ready()), 30)
+    assert [turn.next for turn in swarm.rounds] == [(("a", "f"),), ()]
+
+
 async def test_nobody_waits_for_who_leaves_in_the_midst_of_a_round(swarm: Swarm) -> None:
     await swarm.join("a", "b")
     swarm.silent = {"a", "b"}

@@ -9,8 +9,10 @@ import pytest
 
 from dtfm_node.control.display import Display
 from dtfm_node.control.reporter import Reporter
+from dtfm_node.links import measured_links
 from dtfm_node.links import publisher as listings
 from dtfm_node.links.pacing import UplinkPacer
+from dtfm_node.links.probe import QUICK_STREAMS
 from dtfm_node.links.publisher import MOST_WATCHED, Publisher
 from dtfm_node.links.witness import Witness
 from dtfm_protocol.control.messages import Fan, ProbeResult, ProbeRound, Report, Topic
@@ -21,8 +23,10 @@ from dtfm_protocol.identity.keys import Identity
 from dtfm_protocol.process.timeouts import TIMEOUTS
 from dtfm_protocol.transport.in_memory import MemoryDataPlane, MemoryDiscovery, MemoryNetwork
 from dtfm_protocol.view.view import LayerSeconds
+from dtfm_protocol.wire.stream import Stream
 from tests.coordinator.peers import until
 from tests.harness.manual_clock import ManualClock, settle
+from tests.node.answering import Answering
 
 PROFILE = Profile(
     device="cpu",
@@ -157,7 +161,7 @@ def reporter(tmp_path: Path) -> Reporter:
 
 
 def measure_as(gbps: float) -> Callable[..., Awaitable[Link]]:
-    async def measure(plane: MemoryDataPlane, peer: str, uplink: UplinkPacer, witness: Witness, *, quick: bool) -> Link:
+    async def measure(plane: MemoryDataPlane, peer: str, uplink: UplinkPacer, witness: Witness, **_: object) -> Link:
         plane.ways[peer] = "direct"
         return Link(round_trip_ms=1.0, sent_gbps=gbps, received_gbps=gbps)
 
@@ -174,7 +178,7 @@ async def test_results_are_published_once_when_rounds_are_over_and_nobody_waits_
     discovery = Forgetful(MemoryNetwork(), ME.peer_id)
     publisher, refreshing = listing_on(discovery, clock)
     await settle()
-    monkeypatch.setattr(listings, "probe", measure_as(2.0))
+    monkeypatch.setattr(measured_links, "probe", measure_as(2.0))
     before = discovery.times
     rounds: asyncio.Queue[ProbeRound] = asyncio.Queue()
     measuring = asyncio.create_task(publisher.measure(rounds, reporter))
@@ -202,7 +206,7 @@ async def test_results_that_the_dht_did_not_take_are_published_again(
     discovery = Forgetful(MemoryNetwork(), ME.peer_id)
     publisher, refreshing = listing_on(discovery, clock)
     await settle()
-    monkeypatch.setattr(listings, "probe", measure_as(2.0))
+    monkeypatch.setattr(measured_links, "probe", measure_as(2.0))
     discovery.works = False
     rounds: asyncio.Queue[ProbeRound] = asyncio.Queue()
     measuring = asyncio.create_task(publisher.measure(rounds, reporter))
@@ -221,7 +225,7 @@ async def test_results_that_the_dht_did_not_take_are_published_again(
 async def test_a_result_is_said_again_with_every_report_until_a_later_one(
     monkeypatch: pytest.MonkeyPatch, reporter: Reporter, clock: ManualClock
 ) -> None:
-    monkeypatch.setattr(listings, "probe", measure_as(2.0))
+    monkeypatch.setattr(measured_links, "probe", measure_as(2.0))
     discovery = Forgetful(MemoryNetwork(), ME.peer_id)
     publisher = publisher_on(discovery, clock)
     rounds: asyncio.Queue[ProbeRound] = asyncio.Queue()
@@ -242,7 +246,7 @@ async def test_a_result_is_said_again_with_every_report_until_a_later_one(
     async def unreachable(*_: object, **__: object) -> Link:
         raise ConnectionError("gone")
 
-    monkeypatch.setattr(listings, "probe", unreachable)
+    monkeypatch.setattr(measured_links, "probe", unreachable)
     rounds.put_nowait(pair_of(5, ME.peer_id, "near"))
     await until(lambda: reporter._report.probed is not None and reporter._report.probed.round == 5)
     await reporter.send(broker)
@@ -312,7 +316,7 @@ async def test_round_trips_are_taken_all_at_once_and_who_does_not_answer_is_miss
         await all_are.wait()
         return 0.02
 
-    monkeypatch.setattr(listings, "echo", take)
+    monkeypatch.setattr(measured_links, "echo", take)
     publisher = publisher_on(Forgetful(MemoryNetwork(), ME.peer_id), clock)
     rounds: asyncio.Queue[ProbeRound] = asyncio.Queue()
     measuring = asyncio.create_task(publisher.measure(rounds, reporter))
@@ -331,7 +335,7 @@ async def test_round_trips_and_what_was_seen_meanwhile_are_both_sent_however_clo
     async def take(plane: MemoryDataPlane, peer: str) -> float:
         return 0.02
 
-    monkeypatch.setattr(listings, "echo", take)
+    monkeypatch.setattr(measured_links, "echo", take)
     publisher = publisher_on(Forgetful(MemoryNetwork(), ME.peer_id), clock)
     rounds: asyncio.Queue[ProbeRound] = asyncio.Queue()
     measuring = asyncio.create_task(publisher.measure(rounds, reporter))
@@ -349,6 +353,41 @@ async def test_round_trips_and_what_was_seen_meanwhile_are_both_sent_however_clo
     measuring.cancel()
 
 
+async def test_streams_for_the_next_round_are_opened_while_this_one_goes_on(
+    monkeypatch: pytest.MonkeyPatch, reporter: Reporter, clock: ManualClock
+) -> None:
+    network, given = MemoryNetwork(), list[tuple[str, list[str]]]()
+    there = {peer: await Answering.on(network, peer) for peer in ("near", "far")}
+    going_on = asyncio.Event()
+
+    async def measure(_: object, peer: str, *__: object, quick: bool, ahead: list[Stream]) -> Link:
+        given.append((peer, [stream.peer for stream in ahead]))
+        await going_on.wait()
+        return Link(round_trip_ms=1.0, sent_gbps=1.0, received_gbps=1.0)
+
+    monkeypatch.setattr(measured_links, "probe", measure)
+    publisher = publisher_on(Forgetful(network, ME.peer_id), clock)
+    rounds: asyncio.Queue[ProbeRound] = asyncio.Queue()
+    measuring = asyncio.create_task(publisher.measure(rounds, reporter))
+    rounds.put_nowait(pair_of(3, ME.peer_id, "near").model_copy(update={"next": ((ME.peer_id, "far"),)}))
+    await until(lambda: there["far"].open == QUICK_STREAMS)
+    assert given == [("near", [])]
+    going_on.set()
+    rounds.put_nowait(pair_of(4, ME.peer_id, "far").model_copy(update={"next": (("far", ME.peer_id),)}))
+    await until(lambda: publisher._probed == 4)
+    assert given[1:] == [("far", ["far"] * QUICK_STREAMS)]
+    await settle()
+    assert (there["far"].opened, there["far"].open) == (QUICK_STREAMS, 0), "the other end opens those for the next one"
+    rounds.put_nowait(pair_of(5, "near", "far").model_copy(update={"next": ((ME.peer_id, "near"),)}))
+    await until(lambda: there["near"].open == QUICK_STREAMS)
+    await clock.advance(TIMEOUTS.links_calm)
+    await clock.advance(listings.UNUSED_SECONDS - 1)
+    assert there["near"].open == QUICK_STREAMS
+    await clock.advance(2)
+    assert there["near"].open == 0, "nobody has asked for them"
+    measuring.cancel()
+
+
 async def test_who_is_the_centre_of_a_group_reports_what_it_can_send_in_all(
     monkeypatch: pytest.MonkeyPatch, reporter: Reporter, clock: ManualClock
 ) -> None:
@@ -356,7 +395,7 @@ async def test_who_is_the_centre_of_a_group_reports_what_it_can_send_in_all(
         assert counted == {"near": (0.25, 0.5)}
         return Limits(up_gbps=0.5)
 
-    monkeypatch.setattr(listings, "fan", measure)
+    monkeypatch.setattr(measured_links, "fan", measure)
     discovery = Forgetful(MemoryNetwork(), ME.peer_id)
     publisher = publisher_on(discovery, clock)
     publisher._witness.carried["near"] = 0.25, 0.5
@@ -402,7 +441,7 @@ async def test_a_link_is_measured_anew_when_streams_take_another_way(monkeypatch
     publisher = Publisher(plane, discovery, Registry("swarm", Post("swarm", me)), PROFILE, uplink, Witness())
     measured: list[str] = []
 
-    async def measure(plane: MemoryDataPlane, peer: str, given: UplinkPacer, witness: Witness, *, quick: bool) -> Link:
+    async def measure(plane: MemoryDataPlane, peer: str, given: UplinkPacer, witness: Witness, **_: object) -> Link:
         assert given is uplink
         measured.append(peer)
         return Link(round_trip_ms=1.0, sent_gbps=1.0, received_gbps=1.0, way=(await plane.open(peer, "x")).way)
@@ -410,15 +449,15 @@ async def test_a_link_is_measured_anew_when_streams_take_another_way(monkeypatch
     async def ignore(_: object) -> None:
         await asyncio.sleep(0)
 
-    monkeypatch.setattr(listings, "probe", measure)
+    monkeypatch.setattr(measured_links, "probe", measure)
     for peer in ("near", "far"):
         await MemoryDataPlane(network, peer).serve("x", ignore)
-        await publisher._probe(peer, ProbeRound(id=7, addresses={}))
+        await publisher._measured.measure(peer, ProbeRound(id=7, addresses={}))
     await publisher.follow_ways()
     assert measured == ["near", "far"]
     plane.ways["far"] = "relayed"
     for _ in range(2):
         await publisher.follow_ways()
         assert measured == ["near", "far", "far"]
-        assert publisher._links["far"].way == "relayed"
-    assert publisher._links["near"].round == 7
+        assert publisher._measured.links["far"].way == "relayed"
+    assert publisher._measured.links["near"].round == 7

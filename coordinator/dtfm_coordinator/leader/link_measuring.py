@@ -2,12 +2,14 @@
 
 import asyncio
 import contextlib
+import itertools
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TypedDict
 
 from dtfm_coordinator.leader.lead_context import LeadContext
+from dtfm_coordinator.links.chosen_pairs import FEW
 from dtfm_coordinator.links.link_degradation import Pair
 from dtfm_coordinator.membership.members import Member
 from dtfm_coordinator.swarm.swarm_state import SwarmState
@@ -92,9 +94,12 @@ class LinkMeasuring:
             await self._say("probing", "measuring how far nodes are from each other")
             await self._measure(first, places, quick=not disturbs(first), echoes=echoes)
         await reading
-        for number, pairs in enumerate(self._links.rounds(peers, anew), 1):
+        rounds: Iterable[list[Pair]] = self._links.rounds(peers, anew)
+        if len(peers) <= FEW:
+            rounds = [*rounds]  # all pairs, whatever is found
+        for number, (pairs, following) in enumerate(_with_next(rounds), 1):
             await self._say("probing", f"measuring links: round {number}")
-            await self._measure(pairs, places, quick=not disturbs(pairs))
+            await self._measure(pairs, places, quick=not disturbs(pairs), following=following)
         if not limits:
             self._links.estimate_lines(peers)
             return
@@ -104,14 +109,14 @@ class LinkMeasuring:
 
     async def rounds_of_plan(self, rounds: list[list[Pair]], members: list[Member]) -> None:
         """Have rounds of disjoint pairs of `members` measured, which a plan is about to use."""
-        for number, pairs in enumerate(rounds, 1):
+        for number, (pairs, following) in enumerate(_with_next(rounds), 1):
             await self._say("probing", f"measuring links of the plan: round {number} of {len(rounds)}")
             told = {pair: [self._links.gbps(*link) for link in (pair, pair[::-1])] for pair in pairs}
             doubted = {pair: rates for pair, rates in told.items() if None not in rates}
             with contextlib.ExitStack() as undo:
                 for pair in doubted:
                     undo.callback(self._links.forget_pair(*pair))  # who does not answer the other end proves nothing
-                await self._measure(pairs, _places(members))
+                await self._measure(pairs, _places(members), following=following)
                 undo.pop_all()
             for pair, rates in doubted.items():
                 if self._links.contradicted(pair, [rate or 0.0 for rate in rates]):
@@ -143,9 +148,14 @@ class LinkMeasuring:
         *,
         quick: bool = True,
         echoes: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
+        following: Sequence[Pair] = (),
     ) -> None:
-        """Have disjoint pairs measured, while others take round trips."""
-        await self._have_probed(ProbeRound(id=_now(), pairs=tuple(pairs), quick=quick, echoes=dict(echoes), **places))
+        """Have disjoint pairs measured, while others take round trips; `following` are those of the next round, as far
+        as they are known."""
+        turn = ProbeRound(
+            id=_now(), pairs=tuple(pairs), quick=quick, echoes=dict(echoes), next=tuple(following), **places
+        )
+        await self._have_probed(turn)
         self._links.tried(pairs)
 
     async def _have_probed(self, turn: ProbeRound) -> None:
@@ -189,6 +199,12 @@ class LinkMeasuring:
             return
         if record is not None:
             take(peer, record)
+
+
+def _with_next(rounds: Iterable[list[Pair]]) -> Iterator[tuple[list[Pair], Sequence[Pair]]]:
+    """Yield each round, and the one after it where that does not follow from what is found, as in a list."""
+    known = rounds if isinstance(rounds, list) else []
+    yield from zip(rounds, itertools.chain(known[1:], itertools.repeat(())), strict=False)
 
 
 def _places(members: list[Member]) -> Places:

@@ -37,8 +37,9 @@ LONG_TRIP = 0.02
 beside that, and echoes would take several more), and one flow each way tells the rates."""
 FLOW_BYTES = 1 << 24
 """Of a flow at most: it takes no more of a fast line than transfers would."""
-FLOW_STREAMS = 3
-"""Streams for flows: one each way, and one for echoes, which tell of the queue on the way back."""
+QUICK_STREAMS = 4
+"""Streams of a quick measurement: one for what is asked and found, one for a flow each way, and one for echoes, which
+tell of the queue on the way back."""
 DRAINED, DRAIN_SECONDS = 2.0, 10.0
 """A round trip that takes so many times what it took before is behind what training has left on the way: for so long it
 is waited for."""
@@ -61,13 +62,20 @@ class _OtherTraffic:
 
 
 async def probe(
-    plane: DataPlane, peer: str, uplink: UplinkPacer, witness: Witness | None = None, *, quick: bool = False
+    plane: DataPlane,
+    peer: str,
+    uplink: UplinkPacer,
+    witness: Witness | None = None,
+    *,
+    quick: bool = False,
+    ahead: Sequence[Stream] = (),
 ) -> Link:
     """Measure the link to `peer`. Frames wait meanwhile at both ends, but where the kernel counts what they take.
 
     Args:
         witness: keeps what this end's kernel has counted itself.
         quick: whether rates within a tenth or two are wanted soon.
+        ahead: `QUICK_STREAMS` to the peer that were opened ahead, which the caller closes; none: they are opened.
 
     Raises:
         ConnectionError: the peer cannot be reached, or vanished.
@@ -76,7 +84,8 @@ async def probe(
         witness.carried.pop(peer, None)  # it may have changed
     async with contextlib.AsyncExitStack() as stack:
         is_direct = plane.way(peer) in {None, "direct"}  # over relays, and through holes, each stream takes long
-        stream, *flows = await opened(plane, (peer,) * (1 + FLOW_STREAMS if quick and is_direct else 1), stack)
+        count = QUICK_STREAMS if quick and is_direct else 1
+        stream, *flows = ahead or await opened(plane, (peer,) * count, stack)
         known = uplink.round_trip(peer, stream.way)
         told = _told_round_trip(stream, known) if quick else None
         if told is not None and flows and is_counted(stream):
@@ -150,7 +159,7 @@ async def _flows(plane: DataPlane, streams: Sequence[Stream], round_trip: float)
     up the other's acknowledgements.
 
     Args:
-        streams: `FLOW_STREAMS` of them to the peer, of no use afterwards.
+        streams: three of them to the peer, of no use afterwards.
     """
     there, back, beside = streams
     queues = [0.0]

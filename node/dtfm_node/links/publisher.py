@@ -2,26 +2,25 @@
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
 
 from dtfm_node.control.reporter import Reporter
-from dtfm_node.links.fan import fan
+from dtfm_node.links.measured_links import MeasuredLinks
 from dtfm_node.links.pacing import UplinkPacer
-from dtfm_node.links.probe import echo, probe
 from dtfm_node.links.witness import Witness
-from dtfm_protocol.control.messages import ECHO_LIMIT, ProbeResult, ProbeRound
-from dtfm_protocol.discovery.records import Limits, Link, LinkReport, Profile
+from dtfm_protocol.control.messages import ProbeResult, ProbeRound
+from dtfm_protocol.discovery.records import Link, LinkReport, Profile
 from dtfm_protocol.discovery.registry import Discovery, Registry
-from dtfm_protocol.errors import Refused
 from dtfm_protocol.identity.keys import short
 from dtfm_protocol.process.clock import MonotonicClock
 from dtfm_protocol.process.logs import log
 from dtfm_protocol.process.outage import Outage
 from dtfm_protocol.process.timeouts import TIMEOUTS
-from dtfm_protocol.wire.stream import DataPlane, Unreachable
+from dtfm_protocol.wire.stream import DataPlane
 
 MOST_WATCHED = 16
 """Rounds at most of which it may still be told what was seen."""
+UNUSED_SECONDS = 30.0
+"""After so long without a round, what was opened ahead for one is closed."""
 
 
 class Publisher:
@@ -40,10 +39,9 @@ class Publisher:
         """Nothing is measured yet; `witness` tells what this end's kernel has counted of measurements."""
         self._clock = clock or MonotonicClock()
         self._plane, self._discovery, self._registry, self._profile = plane, discovery, registry, profile
-        self._uplink, self._witness = uplink, witness
-        self._links: dict[str, Link] = {}
-        self._limits: Limits | None = None
-        self._probed = 0
+        self._witness = witness
+        self._measured = MeasuredLinks(plane, uplink, witness, self._clock)
+        self._probed, self._unpublished = 0, False
         self._profile_due = 0.0
         self._profile_rest = 0.0
         """Seconds until the profile is published again. 0 at first, so that it is published twice: whether others have
@@ -51,7 +49,6 @@ class Publisher:
         self._links_due = 0.0
         """Time (`time.monotonic()`) when the links are due again: at once at the start, for records of an earlier
         process of this node may still be there."""
-        self._probing = asyncio.Lock()
         self._publishing = asyncio.Lock()
         self._outage = Outage(self._clock.now)
 
@@ -103,10 +100,10 @@ class Publisher:
 
     async def follow_ways(self) -> None:
         """Measure anew the links of peers to which streams take another way now."""
-        for peer, link in list(self._links.items()):
+        for peer, link in list(self._measured.links.items()):
             if self._plane.way(peer) != link.way:
                 log.info("streams to %s are %s now: measuring that link anew", short(peer), self._plane.way(peer))
-                await self._probe(peer, ProbeRound(id=self._probed, addresses={}, quick=True))
+                await self._measured.measure(peer, ProbeRound(id=self._probed, addresses={}, quick=True))
                 self._links_due = 0.0
 
     async def measure(self, rounds: asyncio.Queue[ProbeRound], reporter: Reporter) -> None:
@@ -115,98 +112,48 @@ class Publisher:
         The DHT's copy is for a coordinator that comes back, or another one. Of a link that the other end measures it
         reports what it has seen of that.
         """
-        unpublished, watched = False, dict[str, int]()
+        watched = dict[str, int]()
 
         def seen(peer: str, link: Link) -> None:
             if peer in watched:  # once: else whoever measures again and again has this node flood the broker
                 reporter.measured(ProbeResult(round=watched.pop(peer), link=link))
 
         self._witness.when_seen = seen
-        while True:
-            try:
-                async with self._clock.timeout(TIMEOUTS.links_calm if unpublished else None):
-                    turn = await rounds.get()
-            except TimeoutError:
-                unpublished = False
-                try:
-                    await self._publish_links(TIMEOUTS.links_lifetime / 3)
-                except (OSError, RuntimeError) as error:
-                    self._is_not_found(f"cannot publish links to the DHT: {error}")
-                continue
-            # From far away an end's last word on a round comes after the coordinator's first on the next one.
-            watched |= {peer: turn.id for peer, other in turn.pairs if other == self._plane.peer_id}
-            while len(watched) > MOST_WATCHED:
-                watched.pop(next(iter(watched)))
-            found = await self._act(turn)
-            if found is not None:
-                self._probed, unpublished = turn.id, True
-                reporter.measured(found)
+        try:
+            while True:
+                turn = await self._next_of(rounds)
+                # From far away an end's last word on a round comes after the coordinator's first on the next one.
+                watched |= {peer: turn.id for peer, other in turn.pairs if other == self._plane.peer_id}
+                while len(watched) > MOST_WATCHED:
+                    watched.pop(next(iter(watched)))
+                found = await self._measured.act(turn)
+                if found is not None:
+                    self._probed, self._unpublished = turn.id, True
+                    reporter.measured(found)
+        finally:
+            await self._measured.ahead.close()
 
-    async def _act(self, turn: ProbeRound) -> ProbeResult | None:
-        """Do this node's part of a round, in which it measures a pair or a fan, or takes round trips, while another may
-        measure a pair with it; return the result, None if it has no part."""
-        me = self._plane.peer_id
-        for peer, other in turn.pairs:
-            if peer == me:
-                return ProbeResult(round=turn.id, link=await self._probe(other, turn))
-        for one in turn.fans:
-            if one.centre == me:
-                return ProbeResult(round=turn.id, limits=await self._measure_limits(one.gbps, turn))
-        if wanted := turn.echoes.get(me):
-            return ProbeResult(round=turn.id, echoes=await self._round_trips(wanted[:ECHO_LIMIT], turn))
-        return None
+    async def _next_of(self, rounds: asyncio.Queue[ProbeRound]) -> ProbeRound:
+        """Return the next round. Where none comes for a while, publish what was found, and after a longer while close
+        what was opened ahead."""
+        while True:
+            unused = UNUSED_SECONDS if self._measured.ahead.is_open else None
+            with contextlib.suppress(TimeoutError):
+                async with self._clock.timeout(TIMEOUTS.links_calm if self._unpublished else unused):
+                    return await rounds.get()
+            if not self._unpublished:
+                await self._measured.ahead.close()
+                continue
+            self._unpublished = False
+            try:
+                await self._publish_links(TIMEOUTS.links_lifetime / 3)
+            except (OSError, RuntimeError) as error:
+                self._is_not_found(f"cannot publish links to the DHT: {error}")
 
     async def _publish_links(self, again: float) -> None:
         """Publish what was measured, and have it published again after `again` seconds, or soon if that fails."""
         async with self._publishing:  # else an older report might end up on top of a newer one
             self._links_due = 0.0
-            report = LinkReport(links=self._links, limits=self._limits, probed=self._probed)
+            report = LinkReport(links=self._measured.links, limits=self._measured.limits, probed=self._probed)
             if await self._registry.publish(self._discovery, report):
                 self._links_due = self._clock.now() + again
-
-    async def _introduce(self, peer: str, turn: ProbeRound) -> None:
-        """Have `peer` be found where a round says that it is, if it says so."""
-        if peer in turn.addresses:
-            with contextlib.suppress(Unreachable):
-                await self._plane.introduce(peer, turn.addresses[peer], turn.ports.get(peer))
-
-    async def _measure_limits(self, gbps: Mapping[str, tuple[float, float]], turn: ProbeRound) -> Limits | None:
-        """Measure what this machine can send and receive in all; None if that could not be measured."""
-        try:
-            async with self._probing, self._clock.timeout(TIMEOUTS.probe):
-                for peer in gbps:
-                    await self._introduce(peer, turn)
-                found = self._limits = await fan(self._plane, gbps, self._uplink, self._witness.carried)
-                return found
-        except (ConnectionError, Refused, TimeoutError) as error:
-            log.warning("cannot measure what this machine can send and receive in all: %s", str(error) or "no answer")
-            return None
-
-    async def _round_trips(self, peers: tuple[str, ...], turn: ProbeRound) -> dict[str, float]:
-        """Return the milliseconds of a round trip to each of `peers` that answers in time, taken all at once."""
-        found: dict[str, float] = {}
-
-        async def take(peer: str) -> None:
-            with contextlib.suppress(ConnectionError, Refused, TimeoutError):
-                async with self._clock.timeout(TIMEOUTS.round_trips):
-                    await self._introduce(peer, turn)
-                    found[peer] = await echo(self._plane, peer) * 1e3
-
-        async with self._probing, asyncio.TaskGroup() as tasks:
-            for peer in peers:
-                if peer != self._plane.peer_id:
-                    tasks.create_task(take(peer))
-        return found
-
-    async def _probe(self, peer: str, turn: ProbeRound) -> Link | None:
-        """Measure the link to `peer`, in a round or after it; None if that failed."""
-        try:
-            async with self._probing, self._clock.timeout(TIMEOUTS.probe):
-                await self._introduce(peer, turn)
-                link = await probe(self._plane, peer, self._uplink, self._witness, quick=turn.quick)
-                found = self._links[peer] = link.model_copy(update={"round": turn.id})
-                return found
-        except (ConnectionError, Refused, TimeoutError) as error:
-            self._links.pop(peer, None)
-            log.warning("cannot measure the link to %s: %s", short(peer), str(error) or "no answer")
-            return None

@@ -165,6 +165,9 @@ class ProbeRound(Message):
     ports: Annotated[dict[PeerName, Port], Field(max_length=MOST_PEERS)] = Field(default={})
     """Ports at which they take direct connections, by their own word, at the hosts of these addresses; of who is
     missing that is not known."""
+    next: Annotated[tuple[Pair, ...], Field(max_length=MOST_PEERS)] = ()
+    """Pairs of the round after this one, as far as they are known by now: the first of a pair may open its streams
+    meanwhile."""
     coming: Plan | None = None
     """The layout that is about to follow the plan in force, for peers to fetch ahead what they lack for it, while they
     train on: neither signed nor promised for. In such a round nothing is measured. None: nobody is to fetch
