@@ -5,6 +5,7 @@ On this machine links have no delay, and only what a peer allows itself to send 
 
 import asyncio
 import contextlib
+import time
 from typing import Any
 
 import pytest
@@ -17,8 +18,9 @@ from dtfm_node.links.steady_rate import SteadyRate
 from dtfm_node.links.timed_transfers import PROBE, ProbeRequest
 from dtfm_node.links.witness import Witness
 from dtfm_protocol.discovery.records import Link
+from dtfm_protocol.transport.in_memory import MemoryDataPlane, MemoryNetwork, MemoryStream
 from dtfm_protocol.transport.rate_cap import RateCap, TrafficCaps
-from dtfm_protocol.wire.stream import DataPlane, Stream, write_message
+from dtfm_protocol.wire.stream import Bytes, BytesOnTheWay, DataPlane, Stream, StreamClosed, write_message
 from tests.protocol.direct_planes import ALICE, BOB, PATIENCE, World
 
 
@@ -74,6 +76,52 @@ async def test_one_flow_each_way_tells_what_a_link_carries_by_the_kernels_counts
     assert mine.carried == {b.peer_id: (link.sent_gbps, link.received_gbps)}
 
 
+@pytest.mark.parametrize(
+    ("round_trip", "bursts", "begins"),
+    [(0.1, True, "while the first one's window opens"), (0.1, False, "after it"), (0.05, True, "after it")],
+)
+async def test_a_far_links_second_flow_begins_while_the_first_ones_window_opens(
+    round_trip: float, bursts: bool, begins: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetching, sent = asyncio.Event(), asyncio.Event()
+
+    async def flow(_: DataPlane, streams: Any, requests: Any, rate: SteadyRate, *__: Any) -> float:
+        if requests[0][0].kind == "fetch":
+            assert begins == ("after it" if sent.is_set() else "while the first one's window opens")
+            fetching.set()
+            return 2e6
+        monkeypatch.setattr(SteadyRate, "has_bursts", bursts)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0.3 if begins == "after it" else PATIENCE):
+                await fetching.wait()
+        sent.set()
+        return 1e6
+
+    monkeypatch.setattr(probe, "flow_rate", flow)
+    plane = MemoryDataPlane(MemoryNetwork(), "me")
+    streams = [MemoryStream.pair("me", "other")[0] for _ in range(3)]
+    assert await probe._flows(plane, streams, round_trip) == pytest.approx((8e-3, 16e-3))
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_where_the_first_flow_fails_the_second_ends_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    fetching = asyncio.Event()
+
+    async def flow(_: DataPlane, streams: Any, requests: Any, *__: Any) -> float:
+        if requests[0][0].kind == "fetch":
+            fetching.set()
+            await asyncio.Event().wait()
+        monkeypatch.setattr(SteadyRate, "has_bursts", True)
+        await fetching.wait()
+        raise StreamClosed("gone")
+
+    monkeypatch.setattr(probe, "flow_rate", flow)
+    streams = [MemoryStream.pair("me", "other")[0] for _ in range(3)]
+    with pytest.raises(StreamClosed):
+        await probe._flows(MemoryDataPlane(MemoryNetwork(), "me"), streams, 0.1)
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
 @pytest.mark.parametrize("way", ["send", "fetch"])
 async def test_what_training_sends_beside_a_flow_counts_as_the_links(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The flow alone would get half of what the line carries, and say that it has become slow."""
@@ -105,6 +153,25 @@ async def test_what_training_sends_beside_a_flow_counts_as_the_links(way: str, m
         await asyncio.wait({sending})
     assert (link.sent_gbps if way == "send" else link.received_gbps) == pytest.approx(caps.up.gbps, rel=0.4)
     assert passed >= 1 << 18
+
+
+async def test_what_comes_late_of_a_flow_that_is_over_does_not_make_its_link_slow() -> None:
+    """Lost packets come last, and slowly."""
+    begun, size = time.perf_counter(), probe.FLOW_BYTES
+
+    class LossyStream(MemoryStream):
+        def progress(self) -> BytesOnTheWay:
+            passed = time.perf_counter() - begun
+            come = min(passed / 0.1, 1.0) * (size - 3000) + max(0.0, passed - 0.1) * 1e4
+            return BytesOnTheWay(acknowledged=0, busy=0.0, round_trip=0.03, delivered=int(come), received=1)
+
+        async def write(self, *buffers: Bytes) -> None:
+            await asyncio.sleep(0.4 / 64 * sum(map(len, buffers)) / (1 << 18))
+
+    asked = [[ProbeRequest(kind="send", size=size, beside=True)]]
+    plane = MemoryDataPlane(MemoryNetwork(), "me")
+    found = await flow_rate(plane, [LossyStream("other")], asked, SteadyRate(0.03), lambda: None)
+    assert found > size
 
 
 @pytest.mark.parametrize("kinds", [(), ("send",), ("fetch",)])

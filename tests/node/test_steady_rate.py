@@ -46,6 +46,24 @@ def test_it_finds_what_a_link_carries_some_round_trips_after_it_is_full(rate: fl
     assert seconds < full + max(0.6, 3 * round_trip)
 
 
+@pytest.mark.parametrize(("rate", "round_trip"), [(1e6, 0.1), (6e6, 0.29), (2e7, 0.17)])
+def test_as_long_as_a_far_flows_window_opens_it_comes_in_bursts(rate: float, round_trip: float) -> None:
+    flow, found, told = Window(rate, round_trip), SteadyRate(round_trip), list[bool]()
+    for look in range(1, round(4 * round_trip / LOOK)):
+        found.came(look * LOOK, *flow.come(look * LOOK - round_trip / 2))
+        told.append(found.has_bursts)
+    assert told[round(0.4 * round_trip / LOOK)] is False, "nothing has come yet"
+    assert told[round(1.4 * round_trip / LOOK)] is True
+
+
+def test_what_fills_a_link_or_is_near_comes_in_no_bursts() -> None:
+    for rate, round_trip in (2e4, 0.29), (2e7, 0.03):
+        flow, found = Window(rate, round_trip), SteadyRate(round_trip)
+        for look in range(1, round(4 * round_trip / LOOK)):
+            found.came(look * LOOK, *flow.come(look * LOOK - round_trip / 2))
+            assert not found.has_bursts
+
+
 @pytest.mark.parametrize("round_trip", [0.03, 0.29])
 def test_a_window_that_stays_shut_is_waited_for_as_long_as_no_queue_grows(round_trip: float) -> None:
     """It comes evenly where it is paced, and tells nothing of the link."""

@@ -75,6 +75,12 @@ class BurstRate:
         self._pause = PAUSE * round_trip if round_trip >= LEAST_ROUND_TRIP else None
         self._before, self._burst = _Burst(), _Burst()
         self._total = 0
+        self._has_paused = False
+
+    @property
+    def has_paused(self) -> bool:
+        """Whether there were bursts so far, with pauses between."""
+        return self._pause is not None and self._has_paused
 
     def came(self, at: float, total: int) -> None:
         """Take note that `total` bytes have come by the second `at`. What comes for longer than a round trip is no
@@ -87,6 +93,7 @@ class BurstRate:
             self._burst.seen.append((at, total))
             self._total = total
         elif self._burst.seen and at - self._burst.seen[-1][0] > self._pause:
+            self._has_paused = True
             self.ended()
 
     def ended(self) -> None:

@@ -59,7 +59,8 @@ async def flow_rate(
         for flow in flows:
             flow.cancel()
         await asyncio.gather(*flows, return_exceptions=True)
-    found = rate.rate or rate.mean or passed / (time.perf_counter() - begun)  # the last: all came between two looks
+    # Where all has come before the rate was known, the last of it may have come slowly: what was lost on the way.
+    found = rate.rate or max(rate.mean, passed / (time.perf_counter() - begun))
     if found <= 0:
         raise StreamClosed(f"nothing has come to, or from, {', '.join(short(stream.peer) for stream in streams)}")
     return found

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Literal
 
+from dtfm_node.links.burst_rate import LEAST_ROUND_TRIP
 from dtfm_node.links.flows import flow_rate
 from dtfm_node.links.pacing import UplinkPacer
 from dtfm_node.links.rate_search import RateSearch
@@ -40,6 +41,9 @@ FLOW_BYTES = 1 << 24
 QUICK_STREAMS = 4
 """Streams of a quick measurement: one for what is asked and found, one for a flow each way, and one for echoes, which
 tell of the queue on the way back."""
+OPENING_ROUND_TRIPS = 1.5
+"""Round trips after which a second flow may begin, where the first one's window still opens: half a round trip from
+when its bursts go, and come."""
 DRAINED, DRAIN_SECONDS = 2.0, 10.0
 """A round trip that takes so many times what it took before is behind what training has left on the way: for so long it
 is waited for."""
@@ -155,13 +159,32 @@ async def answer(stream: Stream, uplink: UplinkPacer, witness: Witness) -> None:
 
 
 async def _flows(plane: DataPlane, streams: Sequence[Stream], round_trip: float) -> tuple[float, float]:
-    """Return the Gbit/s to and from a peer, by one flow each way, the second after the first: at once each would hold
-    up the other's acknowledgements.
+    """Return the Gbit/s to and from a peer, by one flow each way. The second begins when the first is over: else each
+    would hold up the other's acknowledgements. From far away it begins before that, while the first one's window is
+    small: so is its own then, and its bursts come while those of the first are on their way.
 
     Args:
         streams: three of them to the peer, of no use afterwards.
     """
     there, back, beside = streams
+    rate = SteadyRate(round_trip)
+    flows = [asyncio.create_task(flow_rate(plane, [there], _asked("send"), rate, HeldFlow(there).look))]
+    try:
+        if round_trip >= LEAST_ROUND_TRIP:
+            await asyncio.wait(flows, timeout=OPENING_ROUND_TRIPS * round_trip)
+            if rate.has_bursts:
+                flows.append(asyncio.create_task(_fetched(plane, back, beside, round_trip)))
+        sent = await flows[0]
+        received = await (flows[1] if len(flows) > 1 else _fetched(plane, back, beside, round_trip))
+    finally:
+        for flow in flows:
+            flow.cancel()
+        await asyncio.gather(*flows, return_exceptions=True)
+    return sent * 8e-9, received * 8e-9
+
+
+async def _fetched(plane: DataPlane, back: Stream, beside: Stream, round_trip: float) -> float:
+    """Return the bytes a second of a flow from a peer; echoes tell of the queue on that way."""
     queues = [0.0]
 
     async def look() -> None:
@@ -169,15 +192,12 @@ async def _flows(plane: DataPlane, streams: Sequence[Stream], round_trip: float)
             await write_message(beside, ProbeRequest(kind="echo", size=1, beside=True))
             queues.append(await _echo(beside) - round_trip)
 
-    sent = await flow_rate(plane, [there], _asked("send"), SteadyRate(round_trip), HeldFlow(there).look)
     looking = asyncio.create_task(look())
     try:
-        rate = SteadyRate(round_trip)
-        received = await flow_rate(plane, [back], _asked("fetch"), rate, lambda: queues[-1])
+        return await flow_rate(plane, [back], _asked("fetch"), SteadyRate(round_trip), lambda: queues[-1])
     finally:
         looking.cancel()
         await asyncio.gather(looking, return_exceptions=True)
-    return sent * 8e-9, received * 8e-9
 
 
 def _asked(kind: Literal["send", "fetch"]) -> list[list[ProbeRequest]]:

@@ -92,6 +92,11 @@ class SteadyRate:
         """Whether so much has come, or for so long, that it was no first burst alone."""
         return bool(self._seen) and (self._seen[-1][1] >= ENOUGH_BYTES or self._is_enough(self._seen[0]))
 
+    @property
+    def has_bursts(self) -> bool:
+        """Whether bytes come in bursts with pauses between so far, and the link is not known yet."""
+        return self.rate is None and self._bursts.has_paused
+
     def _is_enough(self, start: tuple[float, int]) -> bool:
         """Whether what came since then is as much, and as long, as is looked at."""
         last, total = self._seen[-1]
