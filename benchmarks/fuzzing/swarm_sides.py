@@ -104,6 +104,9 @@ class SaidBefore(Stream):
     def pace(self, bytes_per_second: float) -> None:
         """Do nothing: it is not slow."""
 
+    def grow_until_loss(self) -> None:
+        """Do nothing: it has no window."""
+
     def delivered(self) -> float | None:
         """Return that it is not known."""
         return None

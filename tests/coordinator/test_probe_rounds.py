@@ -74,7 +74,7 @@ async def test_a_round_names_the_pairs_of_the_next_one_where_these_do_not_follow
     assert not any(turn.next for turn in swarm.rounds), "whom one is to measure with is not known yet"
     swarm.control.said.clear()
     of_plan = [[("a", "e"), ("b", "f")], [("a", "f")]]
-    await asyncio.wait_for(swarm.one.rounds_of_plan(of_plan, swarm.ready()), 30)
+    await asyncio.wait_for(swarm.one._measuring.rounds_of_plan(of_plan, swarm.ready()), 30)
     assert [turn.next for turn in swarm.rounds] == [(("a", "f"),), ()]
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dtfm_coordinator.links.line_estimate import ALIKE, ENOUGH, MUCH_SLOWER, ROOM, UNKNOWN_LINE
+from dtfm_coordinator.links.line_estimate import ALIKE, ENOUGH, LEAST_SPREAD, MUCH_SLOWER, ROOM, UNKNOWN_LINE
 from dtfm_coordinator.links.link_table import LinkTable
 from dtfm_protocol.discovery.records import Limits, Link, LinkReport
 from dtfm_protocol.view.spread import SLACK
@@ -161,10 +161,27 @@ def test_how_far_off_estimates_are_is_told_by_those_that_have_measured() -> None
     for place, peer in enumerate(many):
         others = (many[(place + step) % len(many)] for step in (1, 2))
         links.reported(peer, LinkReport(links={other: link(UP, UP) for other in others}))
-        limits = Limits(up_gbps=UP / (2 if place % 4 == 0 else 1), down_gbps=DOWN)
+        limits = Limits(up_gbps=UP * (1.5 if place % 4 == 0 else 1), down_gbps=DOWN)
         links.reported(peer, LinkReport(links={}, limits=limits))
     list(links.fans([*HOMES, *many, "new"]))
-    assert links.limits.spread("new") == pytest.approx(2**SLACK), "a quarter send half of what their links tell"
+    assert links.limits.spread("new") == pytest.approx(1.5**SLACK), "a quarter send more than their links tell"
+
+
+@pytest.mark.parametrize("told", [1e24, 1e-12])
+async def test_who_tells_nonsense_of_its_line_makes_estimates_no_more_than_unsure(told: float, tmp_path: Path) -> None:
+    swarm, nodes = Swarm(tmp_path), "abcdefghijkl"
+    swarm.gbps = {frozenset(pair): UP for pair in itertools.combinations(nodes, 2)}
+    await swarm.join(*nodes)
+    links = swarm.state.links
+    for peer in nodes:
+        links.reported(peer, LinkReport(links={other: link(UP, UP) for other in nodes if other != peer}))
+    for peer in nodes[:-1]:
+        limits = Limits(up_gbps=told if peer == "a" else UP, down_gbps=told if peer == "a" else DOWN)
+        links.reported(peer, LinkReport(links={}, limits=limits))
+    links.estimate_lines(nodes)
+    found = links.view(swarm.ready(), "fp32").nodes[-1]
+    assert found.up_gbps == UP
+    assert found.line_spread == (pytest.approx(UNKNOWN_LINE) if told > 1 else LEAST_SPREAD)
 
 
 def test_what_follows_from_the_word_of_who_is_contradicted_is_found_out_anew() -> None:

@@ -2,8 +2,10 @@
 
 import asyncio
 
+import pytest
+
 from dtfm_node.links.opened_ahead import OpenedAhead
-from dtfm_protocol.transport.in_memory import MemoryDataPlane, MemoryNetwork
+from dtfm_protocol.transport.in_memory import MemoryDataPlane, MemoryNetwork, MemoryStream
 from tests.harness.manual_clock import settle
 from tests.node.answering import Answering
 
@@ -65,6 +67,32 @@ async def test_where_each_stream_takes_long_to_open_none_is_opened_ahead() -> No
     await ahead.begin("near", nowhere)
     await settle()
     assert (near.opened, ahead.is_open) == (0, False)
+
+
+@pytest.mark.parametrize("ends", ["closed", "late"])
+async def test_of_streams_of_which_not_all_open_none_is_left(ends: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    network = MemoryNetwork()
+    plane, near = MemoryDataPlane(network, "me"), await Answering.on(network, "near")
+    open_, asked = plane.open, 0
+
+    async def open_some(peer: str, service: str) -> MemoryStream:
+        nonlocal asked
+        asked += 1
+        if asked == 3:
+            await asyncio.Event().wait()
+        return await open_(peer, service)
+
+    monkeypatch.setattr(plane, "open", open_some)
+    ahead = OpenedAhead(plane, 3, limit=0.05)
+    await ahead.begin("near", nowhere)
+    await settle()
+    assert near.open == 2
+    if ends == "closed":
+        await ahead.close()
+    else:
+        assert await ahead.take("near") == []
+    await settle()
+    assert near.open == 0
 
 
 async def test_a_taker_that_gives_up_leaves_nothing_open() -> None:

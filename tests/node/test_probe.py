@@ -64,6 +64,9 @@ class Shaped:
     def pace(self, bytes_per_second: float) -> None:
         self._clock.pace = bytes_per_second
 
+    def grow_until_loss(self) -> None:
+        """It has no window."""
+
     async def close(self) -> None:
         await self._inner.close()
 

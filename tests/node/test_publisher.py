@@ -1,7 +1,7 @@
 """What a node publishes of its links."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from dtfm_protocol.identity.keys import Identity
 from dtfm_protocol.process.timeouts import TIMEOUTS
 from dtfm_protocol.transport.in_memory import MemoryDataPlane, MemoryDiscovery, MemoryNetwork
 from dtfm_protocol.view.view import LayerSeconds
-from dtfm_protocol.wire.stream import Stream
+from dtfm_protocol.wire.stream import Stream, StreamClosed
 from tests.coordinator.peers import until
 from tests.harness.manual_clock import ManualClock, settle
 from tests.node.answering import Answering
@@ -385,6 +385,32 @@ async def test_streams_for_the_next_round_are_opened_while_this_one_goes_on(
     assert there["near"].open == QUICK_STREAMS
     await clock.advance(2)
     assert there["near"].open == 0, "nobody has asked for them"
+    measuring.cancel()
+
+
+async def test_where_streams_that_were_opened_ahead_are_gone_others_are_opened(
+    monkeypatch: pytest.MonkeyPatch, reporter: Reporter, clock: ManualClock
+) -> None:
+    network, given = MemoryNetwork(), list[int]()
+    far = await Answering.on(network, "far")
+
+    async def measure(_: object, __: str, *___: object, quick: bool, ahead: Sequence[Stream] = ()) -> Link:
+        given.append(len(ahead))
+        if ahead:
+            raise StreamClosed("far has gone, and come back")
+        return Link(round_trip_ms=1.0, sent_gbps=1.0, received_gbps=1.0)
+
+    monkeypatch.setattr(measured_links, "probe", measure)
+    publisher = publisher_on(Forgetful(network, ME.peer_id), clock)
+    rounds: asyncio.Queue[ProbeRound] = asyncio.Queue()
+    measuring = asyncio.create_task(publisher.measure(rounds, reporter))
+    rounds.put_nowait(pair_of(3, "near", "far").model_copy(update={"next": ((ME.peer_id, "far"),)}))
+    rounds.put_nowait(pair_of(4, ME.peer_id, "far"))
+    await until(lambda: publisher._probed == 4)
+    assert given == [QUICK_STREAMS, 0]
+    assert set(publisher._measured.links) == {"far"}
+    await settle()
+    assert far.open == 0
     measuring.cancel()
 
 

@@ -5,6 +5,7 @@ import contextlib
 import hashlib
 import math
 import os
+import socket
 import sys
 import time
 
@@ -55,6 +56,20 @@ async def test_a_paced_stream_keeps_its_pace_until_it_may_go_on_as_fast_as_it_ca
             await echoed(stream, bytes(1 << 25))  # paced it would take longer than a test may
             await stream.close()
             stream.pace(1e6)  # nothing happens
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the kernel has to have Reno")
+async def test_a_window_may_be_told_to_grow_whatever_round_trips_say() -> None:
+    async with two_peers() as (a, b):
+        await b.serve("echo", echo)
+        async with opened(a, b.peer_id, "echo") as stream:
+            assert isinstance(stream, TlsStream)
+            stream.grow_until_loss()
+            used = stream._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
+            assert used.rstrip(b"\0") == b"reno"
+            await echoed(stream, bytes(1 << 20))
+            await stream.close()
+            stream.grow_until_loss()  # nothing happens
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the kernel has to tell")

@@ -152,9 +152,8 @@ class LinkMeasuring:
     ) -> None:
         """Have disjoint pairs measured, while others take round trips; `following` are those of the next round, as far
         as they are known."""
-        turn = ProbeRound(
-            id=_now(), pairs=tuple(pairs), quick=quick, echoes=dict(echoes), next=tuple(following), **places
-        )
+        after = tuple(following) if quick else ()
+        turn = ProbeRound(id=_now(), pairs=tuple(pairs), quick=quick, echoes=dict(echoes), next=after, **places)
         await self._have_probed(turn)
         self._links.tried(pairs)
 

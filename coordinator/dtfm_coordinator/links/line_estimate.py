@@ -36,7 +36,11 @@ MUCH_SLOWER = 2.0
 
 
 UNKNOWN_LINE = float(FAN)
-"""Spread of estimated lines where too few were measured to tell: that many links at once tell a line from none."""
+"""Spread of estimated lines where too few were measured to tell, and the largest: a line carries what one link does at
+least, and that many links at once do not tell one that carries more than them."""
+LEAST_SPREAD = 1.25
+"""Spread of estimated lines at least: a line that carries so much less than the links that it is measured by counts as
+none, too."""
 ENOUGH = 9
 """Number of estimates that were checked from which nine of ten can be told."""
 
@@ -86,17 +90,21 @@ def line_spread(measured: Iterable[tuple[Sequence[KnownLink], Limits]], examples
         if (said := estimated_line(links, examples)) is not None:
             ways = zip(_carries(said, links), _carries(found, links), strict=True)
             misses.append(max(abs(math.log(one / other)) for one, other in ways))
-    return math.exp(covering(np.array(misses))) if len(misses) >= ENOUGH else UNKNOWN_LINE
+    if len(misses) < ENOUGH:
+        return UNKNOWN_LINE
+    return min(UNKNOWN_LINE, max(LEAST_SPREAD, math.exp(covering(np.array(misses)))))
 
 
 def _carries(line: Limits, links: Sequence[KnownLink]) -> tuple[float, float]:
-    """Return the Gbit/s that a peer sends, and receives, over as many of its fastest links as lines are measured by."""
+    """Return the Gbit/s that a peer sends, and receives, over as many of its fastest links as lines are measured by: no
+    less than over one, no more than over each of them alone, whatever it says of its line."""
     fastest = sorted(links, key=lambda link: -link.sent)[:FAN]
-    up, down = line.up_gbps, line.down_gbps
-    return (
-        sum(link.sent for link in fastest) if up is None else up,
-        sum(link.received for link in fastest) if down is None else down,
+    ways = [link.sent for link in fastest], [link.received for link in fastest]
+    up, down = (
+        sum(rates) if gbps is None else min(sum(rates), max(*rates, gbps))
+        for rates, gbps in zip(ways, (line.up_gbps, line.down_gbps), strict=True)
     )
+    return up, down
 
 
 def _share_a_line(links: Sequence[KnownLink]) -> bool:

@@ -408,6 +408,7 @@ class LinkTable:
             profile = member.profile
             assert profile is not None
             limits = self.limits.of(member.peer)
+            up = _least(limits.up_gbps, profile.up_gbps)
             nodes.append(
                 NodeView(
                     id=member.peer,
@@ -415,9 +416,9 @@ class LinkTable:
                     layer_seconds=profile.layer_seconds.times((slower or {}).get(member.peer, 1.0)),
                     memory_bytes=profile.memory_bytes,
                     host_bytes=profile.host_bytes,
-                    up_gbps=_least(limits.up_gbps, profile.up_gbps),
+                    up_gbps=up,
                     down_gbps=_least(limits.down_gbps, profile.down_gbps),
-                    line_spread=self.limits.spread(member.peer),
+                    line_spread=self.limits.spread(member.peer) if up is None or up != profile.up_gbps else None,
                 )
             )
         ids = [member.peer for member in members]

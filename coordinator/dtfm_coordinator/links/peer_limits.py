@@ -21,7 +21,7 @@ from dtfm_coordinator.links.line_estimate import (
 from dtfm_protocol.control.messages import Fan
 from dtfm_protocol.discovery.records import Limits
 
-MOST_CHECKED = 24
+MOST_CHECKED = 30
 """Peers that have measured, at most, of which is looked at what would have been estimated."""
 Rates = Callable[[str, str], float | None]
 """Gbit/s of the link from one peer to another; None where it was not measured, or in vain."""
@@ -35,7 +35,7 @@ class PeerLimits:
     def __init__(self) -> None:
         self._limits: dict[str, Limits] = {}
         self._estimated: dict[str, Limits] = {}
-        self._spread = UNKNOWN_LINE
+        self._spread, self._checked = UNKNOWN_LINE, list[str]()
         self._asked: set[str] = set()
         """Peers that need not be asked (again)."""
         self._left: set[str] = set()
@@ -47,7 +47,7 @@ class PeerLimits:
 
     def spread(self, peer: str) -> float | None:
         """Return the factor by which what is estimated of a peer may be off, in nine of ten cases; None: nothing is."""
-        return self._spread if peer in self._estimated else None
+        return self._spread if peer in self._estimated and peer not in self._limits else None
 
     def reported(self, peer: str, limits: Limits) -> None:
         """Take over what a peer has measured: it need not be asked."""
@@ -130,12 +130,15 @@ class PeerLimits:
         examples = self._examples(measured, gbps, delay)
         if examples.limited <= 0.5 and not examples.free:
             return
-        checked = ((self._links(peer, peers, gbps, delay), self._limits[peer]) for peer in measured[-MOST_CHECKED:])
-        self._spread = line_spread(checked, examples)
         for peer in self.unasked(peers):
             if (line := estimated_line(self._links(peer, peers, gbps, delay), examples)) is not None:
                 self._estimated[peer] = line
                 self._asked.add(peer)
+        checked = measured[-MOST_CHECKED:]
+        if checked != self._checked and not self._estimated.keys().isdisjoint(peers):
+            self._checked = checked
+            of_each = ((self._links(peer, peers, gbps, delay), self._limits[peer]) for peer in checked)
+            self._spread = line_spread(of_each, examples)
 
     def _examples(self, measured: Sequence[str], gbps: Rates, delay: Delays) -> Examples:
         """Return what the lines are like of those that have measured them."""

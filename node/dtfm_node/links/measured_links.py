@@ -99,7 +99,13 @@ class MeasuredLinks:
                     stack.push_async_callback(stream.close)
                 await self._open_ahead(turn)
                 await self._introduce(peer, turn)
-                link = await probe(self._plane, peer, self._uplink, self._witness, quick=turn.quick, ahead=ahead)
+                measure = partial(probe, self._plane, peer, self._uplink, self._witness, quick=turn.quick)
+                try:
+                    link = await measure(ahead=ahead)
+                except (ConnectionError, Refused):
+                    if not ahead:
+                        raise
+                    link = await measure()  # what was opened a while ago may be gone
                 found = self.links[peer] = link.model_copy(update={"round": turn.id})
                 return found
         except (ConnectionError, Refused, TimeoutError) as error:

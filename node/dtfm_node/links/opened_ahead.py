@@ -14,9 +14,9 @@ from dtfm_protocol.wire.stream import DataPlane, Stream
 class OpenedAhead:
     """Streams to one peer at a time, until they are taken, or closed."""
 
-    def __init__(self, plane: DataPlane, count: int) -> None:
-        """Nothing is opened yet; then it is `count` streams to a peer."""
-        self._plane, self._count = plane, count
+    def __init__(self, plane: DataPlane, count: int, limit: float = TIMEOUTS.round_trips) -> None:
+        """Nothing is opened yet; then it is `count` streams to a peer, within `limit` seconds."""
+        self._plane, self._count, self._limit = plane, count, limit
         self._opening: tuple[str, asyncio.Task[list[Stream]]] | None = None
 
     @property
@@ -58,7 +58,7 @@ class OpenedAhead:
                 await stream.close()
 
     async def _open(self, peer: str, introduce: Callable[[], Awaitable[None]]) -> list[Stream]:
-        async with contextlib.AsyncExitStack() as stack, asyncio.timeout(TIMEOUTS.round_trips):
+        async with contextlib.AsyncExitStack() as stack, asyncio.timeout(self._limit):
             await introduce()
             streams = await opened(self._plane, (peer,) * self._count, stack)
             stack.pop_all()

@@ -95,6 +95,7 @@ async def probe(
         if told is not None and flows and is_counted(stream):
             round_trip, is_least = told, False
             sent, received = await _flows(plane, flows, told if known is None else min(told, known))
+            round_trip = min(told, _told_round_trip(flows[-1], known) or told)  # the line was in use, as streams opened
             if witness is not None:
                 witness.carried[peer] = sent, received
         else:
@@ -132,6 +133,7 @@ async def answer(stream: Stream, uplink: UplinkPacer, witness: Witness) -> None:
     """Answer the requests of a peer that measures, until its stream ends. From the first for which frames must wait on,
     they do. `witness` watches flows."""
     poured, holds = 0, False
+    stream.grow_until_loss()
     with contextlib.ExitStack() as stack:
         while True:
             request = await read_message(stream, ProbeRequest)
@@ -172,7 +174,7 @@ async def _flows(plane: DataPlane, streams: Sequence[Stream], round_trip: float)
     try:
         if round_trip >= LEAST_ROUND_TRIP:
             await asyncio.wait(flows, timeout=OPENING_ROUND_TRIPS * round_trip)
-            if rate.has_bursts:
+            if rate.has_bursts and not flows[0].done():
                 flows.append(asyncio.create_task(_fetched(plane, back, beside, round_trip)))
         sent = await flows[0]
         received = await (flows[1] if len(flows) > 1 else _fetched(plane, back, beside, round_trip))

@@ -63,14 +63,18 @@ async def opened(plane: DataPlane, peers: Collection[str], stack: contextlib.Asy
     Raises:
         ConnectionError: one of them cannot be reached.
     """
-    found = await asyncio.gather(*(plane.open(peer, PROBE) for peer in peers), return_exceptions=True)
-    streams = [one for one in found if not isinstance(one, BaseException)]
-    for stream in streams:
-        stack.push_async_callback(stream.close)
+
+    async def one(peer: str) -> Stream:
+        stream = await plane.open(peer, PROBE)
+        stack.push_async_callback(stream.close)  # also where this is cancelled before the others are open
+        stream.grow_until_loss()
+        return stream
+
+    found = await asyncio.gather(*map(one, peers), return_exceptions=True)
     for failure in found:
         if isinstance(failure, BaseException):
             raise failure
-    return streams
+    return [stream for stream in found if not isinstance(stream, BaseException)]
 
 
 def is_counted(stream: Stream) -> bool:

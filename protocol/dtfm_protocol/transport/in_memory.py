@@ -61,6 +61,9 @@ class MemoryStream:
     def pace(self, bytes_per_second: float) -> None:
         """Do nothing: memory has no line that could be full. As `Stream.pace`."""
 
+    def grow_until_loss(self) -> None:
+        """Do nothing: memory loses nothing. As `Stream.grow_until_loss`."""
+
     def delivered(self) -> float | None:
         """Return None: memory has no line. As `Stream.delivered`."""
         return None

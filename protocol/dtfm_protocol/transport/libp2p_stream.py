@@ -81,6 +81,9 @@ class LibP2PStream:
     def pace(self, bytes_per_second: float) -> None:
         """Do nothing: the socket is the daemon's, which cannot pace. As `Stream.pace`."""
 
+    def grow_until_loss(self) -> None:
+        """Do nothing: the socket is the daemon's. As `Stream.grow_until_loss`."""
+
     def delivered(self) -> float | None:
         """Return None: the socket is the daemon's. As `Stream.delivered`."""
         return None

@@ -159,6 +159,13 @@ class TlsStream:
         """Set the kernel's pace (Linux), as `Stream.pace`."""
         _set_pace(self._socket, bytes_per_second)
 
+    def grow_until_loss(self) -> None:
+        """Have TCP control its window as Reno does (Linux), as `Stream.grow_until_loss`. Cubic's HyStart stops opening
+        it where round trips become longer, be it by what goes the other way."""
+        if sys.platform.startswith("linux"):
+            with contextlib.suppress(OSError):  # the stream has ended, or the system's owner does not allow it
+                self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
+
     def delivered(self) -> float | None:
         """Return the bytes a second that arrived while writes waited for the line, as `Stream.delivered`."""
         return self._delivery.take()

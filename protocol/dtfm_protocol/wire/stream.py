@@ -74,6 +74,10 @@ class Stream(Protocol):
     def pace(self, bytes_per_second: float) -> None:
         """Limit the rate of sending from now on, in bytes a second; infinite: no limit. Not every transport can."""
 
+    def grow_until_loss(self) -> None:
+        """Have the window within which this end sends open until packets are lost, whatever round trips say, as is due
+        where a link is measured. Not every transport can."""
+
     def delivered(self) -> float | None:
         """Return the bytes a second that arrived, since this was last asked, while writes waited for the line.
 
