@@ -99,8 +99,37 @@ async def test_a_far_links_second_flow_begins_while_the_first_ones_window_opens(
 
     monkeypatch.setattr(probe, "flow_rate", flow)
     plane = MemoryDataPlane(MemoryNetwork(), "me")
-    streams = [MemoryStream.pair("me", "other")[0] for _ in range(3)]
+    streams = [MemoryStream.pair("me", "other")[0] for _ in range(4)]
     assert await probe._flows(plane, streams, round_trip) == pytest.approx((8e-3, 16e-3))
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_a_second_flow_that_is_about_to_fill_its_link_waits_for_the_end_of_the_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What goes back over a link that is full, as acknowledgements do, waits in its queue."""
+    streams = [MemoryStream.pair("me", "other")[0] for _ in range(4)]
+    fetched, sent, stopped = list[int](), asyncio.Event(), asyncio.Event()
+
+    async def flow(_: DataPlane, used: Any, requests: Any, rate: SteadyRate, *__: Any) -> float:
+        if requests[0][0].kind == "send":
+            monkeypatch.setattr(SteadyRate, "has_bursts", True)
+            await stopped.wait()
+            sent.set()
+            return 1e6
+        fetched.append(streams.index(used[0]))
+        if not sent.is_set():
+            monkeypatch.setattr(SteadyRate, "has_long_bursts", True)
+            try:
+                await asyncio.Event().wait()
+            finally:
+                stopped.set()
+        return 2e6
+
+    monkeypatch.setattr(probe, "flow_rate", flow)
+    found = await probe._flows(MemoryDataPlane(MemoryNetwork(), "me"), streams, 0.1)
+    assert found == pytest.approx((8e-3, 16e-3))
+    assert fetched == [1, 2], "on another stream, for the first one's is over"
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
@@ -116,7 +145,7 @@ async def test_where_the_first_flow_fails_the_second_ends_with_it(monkeypatch: p
         raise StreamClosed("gone")
 
     monkeypatch.setattr(probe, "flow_rate", flow)
-    streams = [MemoryStream.pair("me", "other")[0] for _ in range(3)]
+    streams = [MemoryStream.pair("me", "other")[0] for _ in range(4)]
     with pytest.raises(StreamClosed):
         await probe._flows(MemoryDataPlane(MemoryNetwork(), "me"), streams, 0.1)
     assert asyncio.all_tasks() == {asyncio.current_task()}

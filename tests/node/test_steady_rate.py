@@ -52,8 +52,17 @@ def test_as_long_as_a_far_flows_window_opens_it_comes_in_bursts(rate: float, rou
     for look in range(1, round(4 * round_trip / LOOK)):
         found.came(look * LOOK, *flow.come(look * LOOK - round_trip / 2))
         told.append(found.has_bursts)
+        assert not found.has_long_bursts, "they tell before that"
     assert told[round(0.4 * round_trip / LOOK)] is False, "nothing has come yet"
     assert told[round(1.4 * round_trip / LOOK)] is True
+
+
+def test_a_burst_of_most_of_a_round_trip_is_a_long_one() -> None:
+    flow, found, look = Window(3.5e5, 0.2), SteadyRate(0.2), 0
+    while not found.has_long_bursts:
+        look += 1
+        found.came(look * LOOK, *flow.come(look * LOOK - 0.1))
+    assert look * LOOK == pytest.approx(0.5 + 0.15, abs=0.02), "the third would take 165 ms"
 
 
 def test_what_fills_a_link_or_is_near_comes_in_no_bursts() -> None:

@@ -20,6 +20,8 @@ PARTS, EVEN = 4, 0.2
 """Parts of the later burst, and by what share of its mean the rate of each may differ from it."""
 LARGER, ALIKE = 1.5, 0.2
 """Times that the later burst has as many bytes as the one before, at least, and by what share rates may differ."""
+LONG = 0.75
+"""Share of a round trip that a burst takes of which the next would fill the link."""
 FEWEST_LOOKS = 5
 """Looks at a burst at least: what came before the first and after the last but one is not timed."""
 
@@ -34,6 +36,11 @@ class _Burst:
     def size(self) -> int:
         """Bytes between the first and the last look."""
         return self.seen[-1][1] - self.seen[0][1]
+
+    @property
+    def seconds(self) -> float:
+        """Seconds between the first and the last look."""
+        return self.seen[-1][0] - self.seen[0][0] if self.seen else 0.0
 
     @property
     def timed(self) -> list[tuple[float, int]]:
@@ -81,6 +88,12 @@ class BurstRate:
     def has_paused(self) -> bool:
         """Whether there were bursts so far, with pauses between."""
         return self._pause is not None and self._has_paused
+
+    @property
+    def are_long(self) -> bool:
+        """Whether a burst has taken most of a round trip, or there are none any more."""
+        longest = max(self._burst.seconds, self._before.seconds)
+        return self._pause is None or longest > LONG * self._round_trip
 
     def came(self, at: float, total: int) -> None:
         """Take note that `total` bytes have come by the second `at`. What comes for longer than a round trip is no

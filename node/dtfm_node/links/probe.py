@@ -7,10 +7,10 @@ import math
 import time
 from collections.abc import Sequence
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 from dtfm_node.links.burst_rate import LEAST_ROUND_TRIP
-from dtfm_node.links.flows import flow_rate
+from dtfm_node.links.flows import LOOK_SECONDS, flow_rate
 from dtfm_node.links.pacing import UplinkPacer
 from dtfm_node.links.rate_search import RateSearch
 from dtfm_node.links.short_queue import HeldFlow
@@ -38,9 +38,9 @@ LONG_TRIP = 0.02
 beside that, and echoes would take several more), and one flow each way tells the rates."""
 FLOW_BYTES = 1 << 24
 """Of a flow at most: it takes no more of a fast line than transfers would."""
-QUICK_STREAMS = 4
-"""Streams of a quick measurement: one for what is asked and found, one for a flow each way, and one for echoes, which
-tell of the queue on the way back."""
+QUICK_STREAMS = 5
+"""Streams of a quick measurement: one for what is asked and found, one for a flow each way, one for a second begin of
+the latter, and one for echoes, which tell of the queue on the way back."""
 OPENING_ROUND_TRIPS = 1.5
 """Round trips after which a second flow may begin, where the first one's window still opens: half a round trip from
 when its bursts go, and come."""
@@ -163,43 +163,50 @@ async def answer(stream: Stream, uplink: UplinkPacer, witness: Witness) -> None:
 async def _flows(plane: DataPlane, streams: Sequence[Stream], round_trip: float) -> tuple[float, float]:
     """Return the Gbit/s to and from a peer, by one flow each way. The second begins when the first is over: else each
     would hold up the other's acknowledgements. From far away it begins before that, while the first one's window is
-    small: so is its own then, and its bursts come while those of the first are on their way.
+    small: so is its own then, and its bursts come while those of the first are on their way. Where it is about to fill
+    its link before the first is over, it is begun anew after that.
 
     Args:
-        streams: three of them to the peer, of no use afterwards.
+        streams: four of them to the peer, of no use afterwards.
     """
-    there, back, beside = streams
-    rate = SteadyRate(round_trip)
-    flows = [asyncio.create_task(flow_rate(plane, [there], _asked("send"), rate, HeldFlow(there).look))]
-    try:
-        if round_trip >= LEAST_ROUND_TRIP:
-            await asyncio.wait(flows, timeout=OPENING_ROUND_TRIPS * round_trip)
-            if rate.has_bursts and not flows[0].done():
-                flows.append(asyncio.create_task(_fetched(plane, back, beside, round_trip)))
-        sent = await flows[0]
-        received = await (flows[1] if len(flows) > 1 else _fetched(plane, back, beside, round_trip))
-    finally:
-        for flow in flows:
-            flow.cancel()
-        await asyncio.gather(*flows, return_exceptions=True)
-    return sent * 8e-9, received * 8e-9
-
-
-async def _fetched(plane: DataPlane, back: Stream, beside: Stream, round_trip: float) -> float:
-    """Return the bytes a second of a flow from a peer; echoes tell of the queue on that way."""
-    queues = [0.0]
+    there, back, again, beside = streams
+    rate, early, queues = SteadyRate(round_trip), SteadyRate(round_trip), [0.0]
 
     async def look() -> None:
         while True:
             await write_message(beside, ProbeRequest(kind="echo", size=1, beside=True))
             queues.append(await _echo(beside) - round_trip)
 
-    looking = asyncio.create_task(look())
+    def fetch(stream: Stream, judge: SteadyRate) -> asyncio.Task[float]:
+        return asyncio.create_task(flow_rate(plane, [stream], _asked("fetch"), judge, lambda: queues[-1]))
+
+    sending = asyncio.create_task(flow_rate(plane, [there], _asked("send"), rate, HeldFlow(there).look))
+    fetching, looking = None, None
     try:
-        return await flow_rate(plane, [back], _asked("fetch"), SteadyRate(round_trip), lambda: queues[-1])
+        if round_trip >= LEAST_ROUND_TRIP:
+            await asyncio.wait([sending], timeout=OPENING_ROUND_TRIPS * round_trip)
+            if rate.has_bursts and not sending.done():
+                looking, fetching = asyncio.create_task(look()), fetch(back, early)
+        while fetching is not None and not (sending.done() or fetching.done()):
+            await asyncio.wait([sending, fetching], timeout=LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            if early.has_long_bursts:
+                await _cancelled(fetching)
+                fetching, back = None, again
+        sent = await sending
+        looking = looking or asyncio.create_task(look())
+        fetching = fetching or fetch(back, SteadyRate(round_trip))
+        received = await fetching
     finally:
-        looking.cancel()
-        await asyncio.gather(looking, return_exceptions=True)
+        await _cancelled(sending, fetching, looking)
+    return sent * 8e-9, received * 8e-9
+
+
+async def _cancelled(*tasks: asyncio.Task[Any] | None) -> None:
+    """End `tasks`, those that there are."""
+    for task in tasks:
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
 
 
 def _asked(kind: Literal["send", "fetch"]) -> list[list[ProbeRequest]]:

@@ -97,6 +97,11 @@ class SteadyRate:
         """Whether bytes come in bursts with pauses between so far, and the link is not known yet."""
         return self.rate is None and self._bursts.has_paused
 
+    @property
+    def has_long_bursts(self) -> bool:
+        """Whether bytes come for most of each round trip by now, and the link is not known yet: it will soon be full."""
+        return self.rate is None and self._bursts.are_long
+
     def _is_enough(self, start: tuple[float, int]) -> bool:
         """Whether what came since then is as much, and as long, as is looked at."""
         last, total = self._seen[-1]
