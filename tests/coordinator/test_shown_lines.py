@@ -6,7 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from dtfm_coordinator.links.line_estimate import ALIKE, ENOUGH, LEAST_SPREAD, MUCH_SLOWER, ROOM, UNKNOWN_LINE
+from dtfm_coordinator.links.line_estimate import (
+    ALIKE,
+    ENOUGH,
+    LEAST_SPREAD,
+    MUCH_SLOWER,
+    ROOM,
+    UNKNOWN_LINE,
+    Examples,
+    KnownLink,
+    line_spread,
+)
 from dtfm_coordinator.links.link_table import LinkTable
 from dtfm_protocol.discovery.records import Limits, Link, LinkReport
 from dtfm_protocol.view.spread import SLACK
@@ -157,14 +167,13 @@ def test_how_far_off_estimates_are_is_told_by_those_that_have_measured() -> None
     found(links, p1=(0.02, 0.03), p4=(0.021, 0.03))
     assert links.limits.spread("new") == UNKNOWN_LINE, "seven tell nothing of nine in ten"
     assert links.limits.spread("p1") is None, "it was measured"
-    many = [f"q{number}" for number in range(2 * ENOUGH)]
-    for place, peer in enumerate(many):
-        others = (many[(place + step) % len(many)] for step in (1, 2))
-        links.reported(peer, LinkReport(links={other: link(UP, UP) for other in others}))
-        limits = Limits(up_gbps=UP * (1.5 if place % 4 == 0 else 1), down_gbps=DOWN)
-        links.reported(peer, LinkReport(links={}, limits=limits))
-    list(links.fans([*HOMES, *many, "new"]))
-    assert links.limits.spread("new") == pytest.approx(1.5**SLACK), "a quarter send more than their links tell"
+    alike = [KnownLink(sent=UP, received=UP, delay=10.0, other_receives=2 * UP, other_sends=2 * UP)] * 3
+    as_estimated, faster = (Limits(up_gbps=times * UP, down_gbps=UP) for times in (1.0, 1.5))
+    examples = Examples(limited=1.0, free=())
+    assert line_spread([(alike, faster)] * (ENOUGH - 1), examples) == UNKNOWN_LINE
+    assert line_spread([(alike, as_estimated)] * ENOUGH, examples) == LEAST_SPREAD
+    some = [(alike, faster if place % 4 == 0 else as_estimated) for place in range(2 * ENOUGH)]
+    assert line_spread(some, examples) == pytest.approx(1.5**SLACK)
 
 
 @pytest.mark.parametrize("told", [1e24, 1e-12])
@@ -181,7 +190,7 @@ async def test_who_tells_nonsense_of_its_line_makes_estimates_no_more_than_unsur
     links.estimate_lines(nodes)
     found = links.view(swarm.ready(), "fp32").nodes[-1]
     assert found.up_gbps == UP
-    assert found.line_spread == (pytest.approx(UNKNOWN_LINE) if told > 1 else LEAST_SPREAD)
+    assert found.line_spread == UNKNOWN_LINE
 
 
 def test_what_follows_from_the_word_of_who_is_contradicted_is_found_out_anew() -> None:

@@ -99,7 +99,7 @@ class SteadyRate:
 
     @property
     def has_long_bursts(self) -> bool:
-        """Whether bytes come for most of each round trip by now, and the link is not known yet: it will soon be full."""
+        """Whether bytes come for most of each round trip by now, and the link is not known yet: it is soon full."""
         return self.rate is None and self._bursts.are_long
 
     def _is_enough(self, start: tuple[float, int]) -> bool:
