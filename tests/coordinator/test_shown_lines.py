@@ -176,8 +176,11 @@ def test_how_far_off_estimates_are_is_told_by_those_that_have_measured() -> None
     assert line_spread(some, examples) == pytest.approx(1.5**SLACK)
 
 
-@pytest.mark.parametrize("told", [1e24, 1e-12])
-async def test_who_tells_nonsense_of_its_line_makes_estimates_no_more_than_unsure(told: float, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("told", "spread"), [(None, 1.5**SLACK), (1e24, UNKNOWN_LINE), (1e-12, UNKNOWN_LINE)])
+async def test_who_tells_nonsense_of_its_line_makes_estimates_no_more_than_unsure(
+    told: float | None, spread: float, tmp_path: Path
+) -> None:
+    """The others receive twice what one link carries, of three."""
     swarm, nodes = Swarm(tmp_path), "abcdefghijkl"
     swarm.gbps = {frozenset(pair): UP for pair in itertools.combinations(nodes, 2)}
     await swarm.join(*nodes)
@@ -185,12 +188,28 @@ async def test_who_tells_nonsense_of_its_line_makes_estimates_no_more_than_unsur
     for peer in nodes:
         links.reported(peer, LinkReport(links={other: link(UP, UP) for other in nodes if other != peer}))
     for peer in nodes[:-1]:
-        limits = Limits(up_gbps=told if peer == "a" else UP, down_gbps=told if peer == "a" else DOWN)
-        links.reported(peer, LinkReport(links={}, limits=limits))
+        links.reported(peer, LinkReport(links={}, limits=Limits(up_gbps=UP, down_gbps=DOWN)))
+    links.estimate_lines(nodes)
+    assert links.limits.spread("l") == pytest.approx(1.5**SLACK)
+    if told is not None:
+        links.reported("a", LinkReport(links={}, limits=Limits(up_gbps=told, down_gbps=told)))
     links.estimate_lines(nodes)
     found = links.view(swarm.ready(), "fp32").nodes[-1]
-    assert found.up_gbps == UP
-    assert found.line_spread == UNKNOWN_LINE
+    assert (found.up_gbps, found.line_spread) == (UP, pytest.approx(spread))
+
+
+async def test_what_a_person_allows_is_no_estimate(tmp_path: Path) -> None:
+    swarm = Swarm(tmp_path)
+    swarm.gbps = {frozenset(pair): UP for pair in itertools.combinations("abcd", 2)}
+    await swarm.join(*"abcd")
+    await swarm.probe()
+    links, last = swarm.state.links, swarm.ready()[-1]
+    assert last.profile is not None
+    assert links.limits.spread(last.peer) == UNKNOWN_LINE
+    for allowed, spread in ({"up_gbps": 0.01}, UNKNOWN_LINE), ({"up_gbps": 0.01, "down_gbps": 0.02}, None):
+        last.profile = last.profile.model_copy(update=allowed)
+        (seen,) = links.view([last], "fp32").nodes
+        assert (seen.up_gbps, seen.line_spread) == (0.01, spread)
 
 
 def test_what_follows_from_the_word_of_who_is_contradicted_is_found_out_anew() -> None:

@@ -9,6 +9,8 @@ from dtfm_protocol.transport.in_memory import MemoryDataPlane, MemoryNetwork, Me
 from tests.harness.manual_clock import settle
 from tests.node.answering import Answering
 
+PATIENCE = 60.0
+
 
 async def nowhere() -> None:
     """The plane knows where peers are."""
@@ -83,7 +85,7 @@ async def test_of_streams_of_which_not_all_open_none_is_left(ends: str, monkeypa
         return await open_(peer, service)
 
     monkeypatch.setattr(plane, "open", open_some)
-    ahead = OpenedAhead(plane, 3, limit=0.05)
+    ahead = OpenedAhead(plane, 3, limit=PATIENCE if ends == "closed" else 1.0)
     await ahead.begin("near", nowhere)
     await settle()
     assert near.open == 2

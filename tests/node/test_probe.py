@@ -175,7 +175,7 @@ async def test_where_somebody_waits_the_kernel_tells_the_round_trip_of_a_far_lin
         uplink = UplinkPacer() if before is None else known(before)
 
 
-@pytest.mark.parametrize(("way", "streams"), [("direct", 4), ("punched", 1), ("relayed", 1)])
+@pytest.mark.parametrize(("way", "streams"), [("direct", probe.QUICK_STREAMS), ("punched", 1), ("relayed", 1)])
 async def test_where_streams_take_long_to_open_one_does(
     monkeypatch: pytest.MonkeyPatch, way: Any, streams: int
 ) -> None:

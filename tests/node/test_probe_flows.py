@@ -20,6 +20,7 @@ from dtfm_node.links.witness import Witness
 from dtfm_protocol.discovery.records import Link
 from dtfm_protocol.transport.in_memory import MemoryDataPlane, MemoryNetwork, MemoryStream
 from dtfm_protocol.transport.rate_cap import RateCap, TrafficCaps
+from dtfm_protocol.transport.tls_stream import TlsStream
 from dtfm_protocol.wire.stream import Bytes, BytesOnTheWay, DataPlane, Stream, StreamClosed, write_message
 from tests.protocol.direct_planes import ALICE, BOB, PATIENCE, World
 
@@ -55,6 +56,8 @@ async def test_one_flow_each_way_tells_what_a_link_carries_by_the_kernels_counts
         return await flow(plane, streams, requests, *given)
 
     monkeypatch.setattr(probe, "flow_rate", noted)
+    grown = list[str]()
+    monkeypatch.setattr(TlsStream, "grow_until_loss", lambda stream: grown.append(stream.peer))
     world, ours, theirs, caps = World(), Watched(), Watched(), TrafficCaps(RateCap(2e6), RateCap())
     mine, witness, told = Witness(), Witness(), dict[str, Link]()
     witness.when_seen = told.__setitem__
@@ -67,6 +70,7 @@ async def test_one_flow_each_way_tells_what_a_link_carries_by_the_kernels_counts
     assert link.received_gbps > 10 * link.sent_gbps
     assert theirs.pace(a.peer_id) > 10 * ours.pace(b.peer_id)
     assert made == ["send", "fetch"]
+    assert grown == [b.peer_id, a.peer_id], "each end has the window of its own flow grow"
     assert held == [b.peer_id], "the flow of this end fills a queue that the other one's request waits in"
     assert not ours.held
     assert not theirs.held, "frames of the other end wait"
@@ -115,19 +119,24 @@ async def test_a_second_flow_that_is_about_to_fill_its_link_waits_for_the_end_of
         if requests[0][0].kind == "send":
             monkeypatch.setattr(SteadyRate, "has_bursts", True)
             await stopped.wait()
+            for _ in range(20):
+                await asyncio.sleep(0)
             sent.set()
             return 1e6
         fetched.append(streams.index(used[0]))
-        if not sent.is_set():
-            monkeypatch.setattr(SteadyRate, "has_long_bursts", True)
-            try:
-                await asyncio.Event().wait()
-            finally:
-                stopped.set()
-        return 2e6
+        if len(fetched) > 1:
+            assert sent.is_set()
+            return 2e6
+        monkeypatch.setattr(SteadyRate, "has_long_bursts", True)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.set()
+        return 0.0
 
     monkeypatch.setattr(probe, "flow_rate", flow)
-    found = await probe._flows(MemoryDataPlane(MemoryNetwork(), "me"), streams, 0.1)
+    async with asyncio.timeout(PATIENCE):
+        found = await probe._flows(MemoryDataPlane(MemoryNetwork(), "me"), streams, 0.1)
     assert found == pytest.approx((8e-3, 16e-3))
     assert fetched == [1, 2], "on another stream, for the first one's is over"
     assert asyncio.all_tasks() == {asyncio.current_task()}

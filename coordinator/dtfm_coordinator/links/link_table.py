@@ -408,7 +408,8 @@ class LinkTable:
             profile = member.profile
             assert profile is not None
             limits = self.limits.of(member.peer)
-            up = _least(limits.up_gbps, profile.up_gbps)
+            up, down = _least(limits.up_gbps, profile.up_gbps), _least(limits.down_gbps, profile.down_gbps)
+            is_allowed = None not in (up, down) and (up, down) == (profile.up_gbps, profile.down_gbps)
             nodes.append(
                 NodeView(
                     id=member.peer,
@@ -417,8 +418,8 @@ class LinkTable:
                     memory_bytes=profile.memory_bytes,
                     host_bytes=profile.host_bytes,
                     up_gbps=up,
-                    down_gbps=_least(limits.down_gbps, profile.down_gbps),
-                    line_spread=self.limits.spread(member.peer) if up is None or up != profile.up_gbps else None,
+                    down_gbps=down,
+                    line_spread=None if is_allowed else self.limits.spread(member.peer),
                 )
             )
         ids = [member.peer for member in members]

@@ -35,7 +35,7 @@ class PeerLimits:
     def __init__(self) -> None:
         self._limits: dict[str, Limits] = {}
         self._estimated: dict[str, Limits] = {}
-        self._spread, self._checked = UNKNOWN_LINE, list[str]()
+        self._spread, self._checked = UNKNOWN_LINE, list[tuple[str, Limits]]()
         self._asked: set[str] = set()
         """Peers that need not be asked (again)."""
         self._left: set[str] = set()
@@ -66,6 +66,7 @@ class PeerLimits:
         """Have what is estimated of `peers` be found out anew, as somebody was wrong about their links; until then it
         counts, for no limit at all would be further off."""
         self._asked -= self._estimated.keys() & {*peers}
+        self._checked = []
 
     def forget(self, peer: str) -> None:
         """A peer left; if it returns, its line may be another."""
@@ -134,10 +135,10 @@ class PeerLimits:
             if (line := estimated_line(self._links(peer, peers, gbps, delay), examples)) is not None:
                 self._estimated[peer] = line
                 self._asked.add(peer)
-        checked = measured[-MOST_CHECKED:]
+        checked = [(peer, self._limits[peer]) for peer in measured[-MOST_CHECKED:]]
         if checked != self._checked and not self._estimated.keys().isdisjoint(peers):
             self._checked = checked
-            of_each = ((self._links(peer, peers, gbps, delay), self._limits[peer]) for peer in checked)
+            of_each = ((self._links(peer, peers, gbps, delay), line) for peer, line in checked)
             self._spread = line_spread(of_each, examples)
 
     def _examples(self, measured: Sequence[str], gbps: Rates, delay: Delays) -> Examples:

@@ -133,7 +133,6 @@ async def answer(stream: Stream, uplink: UplinkPacer, witness: Witness) -> None:
     """Answer the requests of a peer that measures, until its stream ends. From the first for which frames must wait on,
     they do. `witness` watches flows."""
     poured, holds = 0, False
-    stream.grow_until_loss()
     with contextlib.ExitStack() as stack:
         while True:
             request = await read_message(stream, ProbeRequest)
@@ -149,6 +148,8 @@ async def answer(stream: Stream, uplink: UplinkPacer, witness: Witness) -> None:
                 await write_message(stream, Swallowed(seconds=seconds, others=others.bytes))
             elif request.kind == "fetch":
                 stream.pace(request.pace or math.inf)
+                if request.beside:
+                    stream.grow_until_loss()
                 others, going = _OtherTraffic(uplink, request.size, sends=True), pour(stream, request.size)
                 watching = partial(witness.watching, stream, "fetch", holding=not request.pace)
                 await (watching(going) if request.beside else going)
@@ -170,15 +171,20 @@ async def _flows(plane: DataPlane, streams: Sequence[Stream], round_trip: float)
         streams: four of them to the peer, of no use afterwards.
     """
     there, back, again, beside = streams
-    rate, early, queues = SteadyRate(round_trip), SteadyRate(round_trip), [0.0]
+    rate, early = SteadyRate(round_trip), SteadyRate(round_trip)
+    queued, least = 0.0, round_trip
+    there.grow_until_loss()
 
     async def look() -> None:
+        nonlocal queued, least
         while True:
             await write_message(beside, ProbeRequest(kind="echo", size=1, beside=True))
-            queues.append(await _echo(beside) - round_trip)
+            took = await _echo(beside)
+            least = min(least, took)
+            queued = took - least
 
     def fetch(stream: Stream, judge: SteadyRate) -> asyncio.Task[float]:
-        return asyncio.create_task(flow_rate(plane, [stream], _asked("fetch"), judge, lambda: queues[-1]))
+        return asyncio.create_task(flow_rate(plane, [stream], _asked("fetch"), judge, lambda: queued))
 
     sending = asyncio.create_task(flow_rate(plane, [there], _asked("send"), rate, HeldFlow(there).look))
     fetching, looking = None, None
@@ -189,7 +195,7 @@ async def _flows(plane: DataPlane, streams: Sequence[Stream], round_trip: float)
                 looking, fetching = asyncio.create_task(look()), fetch(back, early)
         while fetching is not None and not (sending.done() or fetching.done()):
             await asyncio.wait([sending, fetching], timeout=LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-            if early.has_long_bursts:
+            if early.has_long_bursts and not (sending.done() or fetching.done()):
                 await _cancelled(fetching)
                 fetching, back = None, again
         sent = await sending
@@ -203,10 +209,10 @@ async def _flows(plane: DataPlane, streams: Sequence[Stream], round_trip: float)
 
 async def _cancelled(*tasks: asyncio.Task[Any] | None) -> None:
     """End `tasks`, those that there are."""
-    for task in tasks:
-        if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+    running = [task for task in tasks if task is not None]
+    for task in running:
+        task.cancel()
+    await asyncio.gather(*running, return_exceptions=True)
 
 
 def _asked(kind: Literal["send", "fetch"]) -> list[list[ProbeRequest]]:

@@ -67,7 +67,6 @@ async def opened(plane: DataPlane, peers: Collection[str], stack: contextlib.Asy
     async def one(peer: str) -> Stream:
         stream = await plane.open(peer, PROBE)
         stack.push_async_callback(stream.close)  # also where this is cancelled before the others are open
-        stream.grow_until_loss()
         return stream
 
     found = await asyncio.gather(*map(one, peers), return_exceptions=True)

@@ -10,7 +10,7 @@ COVERED = 0.9
 """Part of further estimates that are to be within the spread."""
 CONFIDENCE = 1.645
 """Standard deviations by which the number of misses within the spread is above what is expected: so that the spread
-covers as much with a probability of 0.95, from some thirty misses on, below which the largest is taken (a
+covers as much with a probability of 0.95, from some fifty misses on, below which the largest is taken (a
 distribution-free tolerance bound: Wilks, Annals of Mathematical Statistics, 1941; by the normal approximation of the
 binomial)."""
 SLACK = 1.1
