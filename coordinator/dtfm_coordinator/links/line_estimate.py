@@ -33,8 +33,6 @@ ABOUT_AS_FAR = 3.0
 """Ratio of two links' delays up to which they are compared."""
 MUCH_SLOWER = 2.0
 """Ratio to what links that lead about as far carry in the median from which a link may be limited by its line."""
-
-
 UNKNOWN_LINE = float(FAN)
 """Spread of estimated lines where too few were measured to tell, and the largest: a line carries what one link does at
 least, and that many links at once do not tell one that carries more than them."""
