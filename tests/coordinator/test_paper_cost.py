@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dtfm_coordinator.allocator.foundations.links import Matrix
 from dtfm_coordinator.allocator.paper.hamiltonian_path import LARGEST_EXACT, length, shortest_path
-from dtfm_coordinator.allocator.paper.matching import match_both_ways, settle
+from dtfm_coordinator.allocator.paper.matching import MatchingRoom, least_both_ways, match_both_ways, settle
 from dtfm_coordinator.allocator.paper.paper_cost import PaperCostModel, cost_of_pipelines
 from dtfm_lab.networks.paper_networks import ACTIVATION_BYTES, AUTHORS_ACTIVATION_BYTES, GRADIENT_BYTES, paper_network
 
@@ -70,32 +70,37 @@ def test_matchings_have_the_smallest_bottlenecks_whatever_they_are_repaired_from
     rng = np.random.default_rng(seed)
     forward, backward = rng.integers(0, levels, (2, size, size)).astype(float)
     forward[rng.random((size, size)) < 0.2] = np.inf
-    rows, columns = rng.permutation(size), rng.permutation(size)
-    pairings = [rng.permutation(columns), *(np.array(pairing) for pairing in permutations(columns))]
-    room, slack, cap = np.empty((5, size), dtype=np.int64), np.empty(size), float(rng.integers(0, levels))
+    rows, pairs = np.arange(size), np.stack([forward, backward])
+    pairings = [np.array(pairing) for pairing in permutations(rows)]
+    room, cap = MatchingRoom.of_size(size), float(rng.integers(0, levels))
 
     def matched(mate: np.ndarray) -> list[tuple[int, int]]:
         assert sorted(mate) == list(range(size))
-        return [(rows[row], columns[mate[row]]) for row in range(size)]
+        return [(row, mate[row]) for row in range(size)]
 
     capped = np.where(backward <= cap, forward, np.inf)
     mate = rng.permutation(size)
-    value = settle(forward, backward, cap, rows, columns, mate, room, slack, np.inf)
+    value = settle(forward, backward, cap, mate, room, np.inf)
     assert value == min(capped[rows, pairing].max() for pairing in pairings)
     assert max(capped[pair] for pair in matched(mate)) == value
 
     mate = rng.permutation(size)
-    value = match_both_ways(forward, backward, False, rows, columns, mate, room, slack, np.inf)
+    value = match_both_ways(pairs, False, mate, room, np.inf)
     best = min(forward[rows, pairing].max() + backward[rows, pairing].max() for pairing in pairings)
     assert value == best
     if best < np.inf:
         assert best == sum(max(seconds[pair] for pair in matched(mate)) for seconds in (forward, backward))
 
     # With a limit: exact within it, and more than it beyond.
-    value = match_both_ways(forward, backward, False, rows, columns, rng.permutation(size), room, slack, stop)
+    value = match_both_ways(pairs, False, rng.permutation(size), room, stop)
     assert value == best if best <= stop else value > stop
-    both = match_both_ways(backward, backward, True, rows, columns, rng.permutation(size), room, slack, np.inf)
+    both = match_both_ways(pairs[::-1].copy(), True, rng.permutation(size), room, np.inf)
     assert both == 2 * min(backward[rows, pairing].max() for pairing in pairings)
+
+    # What is known without a matching is never more, and more than a limit only where the matching is.
+    assert least_both_ways(pairs, False, room, np.inf) <= best
+    assert least_both_ways(pairs[::-1].copy(), True, room, np.inf) <= both
+    assert least_both_ways(pairs, False, room, stop) <= best
 
 
 @pytest.mark.parametrize("count", [1, 2, 5, 7])

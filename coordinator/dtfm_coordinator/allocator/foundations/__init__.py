@@ -1,6 +1,7 @@
 """Foundations that every search for a placement stands on.
 
-- `compiled`: compiler of the search's inner loops to machine code: two decorators over numba's
+- `compiled`: compiler of the search's inner loops to machine code: decorators over numba's
+- `copies`: copies between arrays in compiled code that makes no array
 - `links`: links between peers as the cost models use them: seconds and bytes a second
 - `neighbourhoods`: neighbourhoods of devices: who is near whom, and grids of stages and replicas tiled with near ones
 - `search_budget`: budget of a search: the time and the evaluations after which it ends

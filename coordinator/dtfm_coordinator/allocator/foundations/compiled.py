@@ -1,4 +1,4 @@
-"""Compiler of the search's inner loops to machine code: two decorators over numba's.
+"""Compiler of the search's inner loops to machine code: decorators over numba's.
 
 They are compiled once a machine. The machine code is kept in a folder named after the sources: numba itself would not
 notice that a compiled function calls another one whose file has changed.
@@ -90,7 +90,7 @@ def compiled(function: Callable[P, R]) -> Callable[P, R]:
     a number that is written down is one of its own: so variables that begin with one and are handed on begin with
     `int(np.int64(0))`.
     """
-    wrapped: Callable[P, R] = numba.njit(cache=_KEPT, nogil=True)(function)
+    wrapped: Callable[P, R] = numba.njit(cache=_KEPT, nogil=True, _nrt=True)(function)
     return wrapped
 
 
@@ -100,7 +100,18 @@ def compiled_inside(function: Callable[P, R]) -> Callable[P, R]:
     What would take its arguments out of Python's objects is left away: of a function that takes a `Problem` that is
     about as much to compile as its own code.
     """
-    wrapped: Callable[P, R] = numba.njit(cache=_KEPT, nogil=True, no_cpython_wrapper=True)(function)
+    wrapped: Callable[P, R] = numba.njit(cache=_KEPT, nogil=True, no_cpython_wrapper=True, _nrt=True)(function)
+    return wrapped
+
+
+def compiled_in_place(function: Callable[P, R]) -> Callable[P, R]:
+    """Compile as `compiled` does a function that makes no array and returns none: it works in those that it is given.
+
+    So the references to arrays need not be counted, which takes as long as all else in functions of a microsecond. A
+    function that makes one after all is not compiled ("NRT required"). The other decorators say that theirs count:
+    unless told, a function does as the one that it is first compiled for.
+    """
+    wrapped: Callable[P, R] = numba.njit(cache=_KEPT, nogil=True, _nrt=False)(function)
     return wrapped
 
 

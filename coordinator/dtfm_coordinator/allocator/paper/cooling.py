@@ -7,7 +7,8 @@ device that such a maximum hangs on: one of the slowest group, or of a boundary'
 import numpy as np
 import numpy.typing as npt
 
-from dtfm_coordinator.allocator.foundations.compiled import compiled, compiled_inside
+from dtfm_coordinator.allocator.foundations.compiled import compiled_in_place
+from dtfm_coordinator.allocator.foundations.copies import copy_into
 from dtfm_coordinator.allocator.paper.placement_state import Index, PairCosts, PlacementState, cost
 from dtfm_coordinator.allocator.paper.swaps import exchange, turn
 
@@ -17,7 +18,7 @@ TURNS = 0.02
 """Share of the changes that reverse a run of stages."""
 
 
-@compiled
+@compiled_in_place
 def uniform(random: Words) -> float:
     """Return the next number in (0, 1) of a 64-bit xorshift generator (Marsaglia 2003); its state is of shape (1,), not
     zero."""
@@ -29,13 +30,13 @@ def uniform(random: Words) -> float:
     return (np.float64(word >> np.uint64(12)) + 0.5) / 4503599627370496.0
 
 
-@compiled_inside
+@compiled_in_place
 def below(random: Words, count: int) -> int:
     """Return a random integer from 0 to count - 1."""
     return int(uniform(random) * count)
 
 
-@compiled_inside
+@compiled_in_place
 def draw_first(network: PairCosts, state: PlacementState, random: Words, focus: float) -> int:
     """Draw a position in a group: with probability `focus` one that the cost depends on, else any."""
     replicas = network.replicas
@@ -60,7 +61,7 @@ def draw_first(network: PairCosts, state: PlacementState, random: Words, focus: 
     return below(random, network.stages * replicas)
 
 
-@compiled
+@compiled_in_place
 def anneal(
     network: PairCosts,
     state: PlacementState,
@@ -110,5 +111,5 @@ def anneal(
             made += 1
             if now < best_cost * (1 - 1e-12):
                 best_cost = now
-                best[:] = state.order
+                copy_into(best, state.order)
     return best_cost, made

@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from dtfm_coordinator.allocator.foundations.compiled import compiled, compiled_inside
 from dtfm_coordinator.allocator.paper.hamiltonian_path import LARGEST_EXACT, exact_path
-from dtfm_coordinator.allocator.paper.matching import match_both_ways
-from dtfm_coordinator.allocator.paper.placement_state import Index, Matrix, PairCosts
+from dtfm_coordinator.allocator.paper.matching import MatchingRoom, match_both_ways
+from dtfm_coordinator.allocator.paper.placement_state import Index, Matrix, PairCosts, pair_up
 
 LARGEST_MASK = 62
 """Number of devices whose subsets fit a signed 64-bit mask."""
@@ -126,15 +126,16 @@ def walk_on(network: PairCosts, walk: Walk, bound: float, leaves: int) -> tuple[
     """
     stages, replicas, devices = network.stages, network.replicas, len(network.forward)
     idle = devices - stages * replicas
-    room, slack = np.empty((5, replicas), np.int64), np.empty(replicas)
-    mate, between = np.empty(replicas, np.int64), np.zeros((stages, stages))
+    room = MatchingRoom(np.empty((4, replicas), np.int64), np.empty((3, replicas)))
+    pairs, mate = np.empty((2, replicas, replicas)), np.empty(replicas, np.int64)
+    between = np.zeros((stages, stages))
     looked_at = 0
     depth = walk.depth[0]
     while depth >= 0 and looked_at < leaves:
         count, used = walk.filled[depth], walk.used[depth]
         if count == stages:
             looked_at += 1
-            cost, order = leaf(network, walk, walk.chosen[depth], bound, between, mate, room, slack)
+            cost, order = leaf(network, walk, walk.chosen[depth], bound, between, pairs, mate, room)
             if cost < bound:
                 bound = cost
                 for stage in range(stages):
@@ -174,9 +175,9 @@ def leaf(
     chosen: Index,
     bound: float,
     between: Matrix,
+    pairs: Matrix,
     mate: Index,
-    room: Index,
-    slack: Matrix,
+    room: MatchingRoom,
 ) -> tuple[float, Index]:
     """Return the cost of the chosen groups in their best order, and that order; infinite where a bound shows it is no
     better."""
@@ -185,7 +186,7 @@ def leaf(
     for one in range(stages):
         slowest = max(slowest, walk.loads[chosen[one]])
         for other in range(one + 1, stages):
-            seconds = boundary(network, walk, chosen[one], chosen[other], mate, room, slack)
+            seconds = boundary(network, walk, chosen[one], chosen[other], pairs, mate, room)
             between[one, other] = between[other, one] = seconds
     if stages > 2:
         # Each group pays for half of its two cheapest boundaries, but for the path's two ends.
@@ -212,16 +213,17 @@ def leaf(
 
 
 @compiled_inside
-def boundary(network: PairCosts, walk: Walk, one: int, other: int, mate: Index, room: Index, slack: Matrix) -> float:
+def boundary(
+    network: PairCosts, walk: Walk, one: int, other: int, pairs: Matrix, mate: Index, room: MatchingRoom
+) -> float:
     """Return the seconds of the boundary between two groups, remembered where there is a table for it."""
     remembered = len(walk.known) > 0
     if remembered and not np.isnan(walk.known[one, other]):
         return float(walk.known[one, other])
     mate[:] = np.arange(network.replicas)
     rows, columns = walk.members[one].astype(np.int64), walk.members[other].astype(np.int64)
-    seconds = match_both_ways(
-        network.forward, network.backward, network.symmetric, rows, columns, mate, room, slack, np.inf
-    )
+    pair_up(network, rows, columns, pairs)
+    seconds = match_both_ways(pairs, network.symmetric, mate, room, np.inf)
     if remembered:
         walk.known[one, other] = walk.known[other, one] = seconds
     return seconds

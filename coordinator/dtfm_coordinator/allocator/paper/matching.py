@@ -7,51 +7,62 @@ holds such a path. A search that changes one device of a group therefore repairs
 of finding a new one.
 """
 
+from typing import NamedTuple, Self
+
 import numpy as np
 import numpy.typing as npt
 
-from dtfm_coordinator.allocator.foundations.compiled import compiled
+from dtfm_coordinator.allocator.foundations.compiled import compiled_in_place
+from dtfm_coordinator.allocator.foundations.copies import copy_into
 
 Matrix = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]
 
 
-@compiled
+class MatchingRoom(NamedTuple):
+    """Work space of matchings of n rows with n columns."""
+
+    places: Index
+    """Shape (4, n)."""
+    seconds: Matrix
+    """Shape (3, n)."""
+
+    @classmethod
+    def of_size(cls, count: int) -> Self:
+        """Return that of `count` rows."""
+        return cls(np.zeros((4, count), dtype=np.int64), np.zeros((3, count)))
+
+
+@compiled_in_place
 def settle(
     cost: Matrix,
     other: Matrix,
     cap: float,
-    rows: Index,
-    columns: Index,
     mate: Index,
-    room: Index,
-    slack: Matrix,
+    room: MatchingRoom,
     stop: float,
 ) -> float:
     """Improve `mate` to the perfect matching whose largest cost is smallest, over pairs whose `other` is within `cap`.
 
     Args:
-        cost: seconds, shape (N, N); a pair is `cost[rows[i], columns[j]]`.
-        other: seconds, shape (N, N).
-        rows: rows of `cost` to be matched, shape (n,).
-        columns: columns of `cost` to be matched, shape (n,).
+        cost: seconds, shape (n, n).
+        other: seconds, shape (n, n).
         mate: the column of each row, a permutation of 0..n-1; changed in place.
-        room: work space, shape (3, n).
-        slack: work space, shape (n,).
         stop: seconds; once the answer is sure to be more than this, any value that is more than this may be returned.
 
     Returns:
         The largest cost in the matching, infinite where pairs within the cap do not make a perfect one.
     """
-    count = len(rows)
-    row_of, via, visited = room[0], room[1], room[2]
+    count = len(cost)
+    row_of, via, visited = room.places[0], room.places[1], room.places[2]
+    slack = room.seconds[0]
     for row in range(count):
         row_of[mate[row]] = row
     while True:
         largest, rest, worst = -np.inf, -np.inf, 0
         for row in range(count):
-            here, there = rows[row], columns[mate[row]]
-            value = cost[here, there] if other[here, there] <= cap else np.inf
+            column = mate[row]
+            value = cost[row, column] if other[row, column] <= cap else np.inf
             if value > largest:
                 rest, largest, worst = largest, value, row
             elif value > rest:
@@ -62,13 +73,11 @@ def settle(
             visited[column] = 0
         level, row = -np.inf, worst
         while True:
-            here = rows[row]
             nearest, nearest_slack = -1, np.inf
             for column in range(count):
                 if visited[column] == 0:
-                    there = columns[column]
-                    value = cost[here, there]
-                    if value < slack[column] and other[here, there] <= cap:
+                    value = cost[row, column]
+                    if value < slack[column] and other[row, column] <= cap:
                         slack[column] = value
                         via[column] = row
                     if slack[column] < nearest_slack:
@@ -97,64 +106,91 @@ def settle(
             return level
 
 
-@compiled
-def match_both_ways(
-    forward: Matrix,
-    backward: Matrix,
-    symmetric: bool,
-    rows: Index,
-    columns: Index,
-    mate: Index,
-    room: Index,
-    slack: Matrix,
-    stop: float,
-) -> float:
+@compiled_in_place
+def match_both_ways(pairs: Matrix, symmetric: bool, mate: Index, room: MatchingRoom, stop: float) -> float:
     """Improve `mate` to the matching that minimises the slowest forward plus the slowest backward pair.
 
     Walks along the trade-off of the two: each step allows the forward half just enough to make the backward half
-    faster than any seen before, until even the fastest backward half could not make up for the forward one.
+    faster than any seen before, and than what could still be of use, until even the fastest backward half could not
+    make up for the forward one.
 
     Args:
-        forward: seconds, shape (N, N); `forward[rows[i], columns[j]]` sends from row i to column j.
-        backward: seconds, shape (N, N); `backward[rows[i], columns[j]]` returns from column j to row i.
-        symmetric: whether both are the same.
-        room: work space, shape (5, n); for the rest, see `settle`.
+        pairs: seconds from each row to each column, and from each column back to each row, shape (2, n, n).
+        symmetric: whether both are the same; the second is then not read.
+        mate: the column of each row, a permutation of 0..n-1; changed in place.
+        stop: seconds; see `settle`.
 
     Returns:
         The sum in seconds; or, where that is more than `stop`, any value that is.
     """
+    forward, backward = pairs[0], pairs[1]
     if symmetric:
-        return 2 * settle(forward, forward, np.inf, rows, columns, mate, room, slack, stop / 2)
-    # Each row pays for one of its pairs: a bound, cheap beside a matching, that most trials do not pass.
-    fastest_backward = 0.0
-    for row in range(len(rows)):
-        here, both, back = rows[row], np.inf, np.inf
-        for column in range(len(columns)):
-            there = columns[column]
-            both = min(both, forward[here, there] + backward[here, there])
-            back = min(back, backward[here, there])
-        if both > stop:
-            return both
-        fastest_backward = max(fastest_backward, back)
-    slowest_forward = settle(forward, backward, np.inf, rows, columns, mate, room, slack, stop - fastest_backward)
-    if slowest_forward + fastest_backward > stop:
-        return slowest_forward + fastest_backward
-    trial, found = room[3], room[4]
-    trial[:] = mate
-    fastest_backward = settle(backward, forward, np.inf, rows, columns, trial, room, slack, stop - slowest_forward)
-    best = np.inf
+        return 2 * settle(forward, forward, np.inf, mate, room, stop / 2)
+    fastest_backward = slowest_line(backward, room)
+    slowest_forward = settle(forward, backward, np.inf, mate, room, stop - fastest_backward)
+    found, best = room.places[3], np.inf
     # Nothing in between is worth more than either the best so far or the limit.
     while slowest_forward + fastest_backward < best and slowest_forward + fastest_backward <= stop:
-        slowest_backward = settle(backward, forward, slowest_forward, rows, columns, mate, room, slack, np.inf)
-        if slowest_forward + slowest_backward < best:
-            best = slowest_forward + slowest_backward
-            found[:] = mate
-        if slowest_backward <= fastest_backward:
-            break
-        below = np.nextafter(slowest_backward, -np.inf)
-        enough = min(best, stop) - fastest_backward
-        slowest_forward = settle(forward, backward, below, rows, columns, mate, room, slack, enough)
+        enough = min(best, stop) - slowest_forward
+        slowest_backward = settle(backward, forward, slowest_forward, mate, room, enough)
+        if slowest_backward <= enough:
+            if slowest_forward + slowest_backward < best:
+                best = slowest_forward + slowest_backward
+                copy_into(found, mate)
+            if slowest_backward <= fastest_backward:
+                break
+        below = np.nextafter(min(enough, slowest_backward), -np.inf)
+        slowest_forward = settle(forward, backward, below, mate, room, min(best, stop) - fastest_backward)
     if best < np.inf:
-        mate[:] = found
+        copy_into(mate, found)
         return best
     return slowest_forward + fastest_backward
+
+
+@compiled_in_place
+def slowest_line(cost: Matrix, room: MatchingRoom) -> float:
+    """Return what the slowest pair of any matching costs at least, seconds: each row and each column has one pair."""
+    count, least_of_column, slowest = len(cost), room.seconds[1], 0.0
+    for column in range(count):
+        least_of_column[column] = np.inf
+    for row in range(count):
+        least = np.inf
+        for column in range(count):
+            least = min(least, cost[row, column])
+            least_of_column[column] = min(least_of_column[column], cost[row, column])
+        slowest = max(slowest, least)
+    for column in range(count):
+        slowest = max(slowest, least_of_column[column])
+    return slowest
+
+
+@compiled_in_place
+def least_both_ways(pairs: Matrix, symmetric: bool, room: MatchingRoom, stop: float) -> float:
+    """Return what `match_both_ways` returns at least, seconds: cheap beside a matching, and seldom much less.
+
+    The slowest pair each way costs what it does in `slowest_line`. So each row and each column has a pair that costs
+    both ways as much as these two or as it does itself, whichever is more, way by way.
+
+    Args:
+        stop: seconds; once the bound is sure to be more than this, any bound that is more may be returned.
+    """
+    forward, backward = pairs[0], pairs[1]
+    slowest_forward = slowest_line(forward, room)
+    if symmetric:
+        return 2 * slowest_forward
+    slowest_backward = slowest_line(backward, room)
+    if slowest_forward + slowest_backward > stop:
+        return slowest_forward + slowest_backward
+    count, least_of_column, slowest = len(forward), room.seconds[1], 0.0
+    for column in range(count):
+        least_of_column[column] = np.inf
+    for row in range(count):
+        least = np.inf
+        for column in range(count):
+            both = max(forward[row, column], slowest_forward) + max(backward[row, column], slowest_backward)
+            least = min(least, both)
+            least_of_column[column] = min(least_of_column[column], both)
+        slowest = max(slowest, least)
+    for column in range(count):
+        slowest = max(slowest, least_of_column[column])
+    return slowest

@@ -11,9 +11,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dtfm_coordinator.allocator.foundations.compiled import compiled, compiled_inside
+from dtfm_coordinator.allocator.foundations.compiled import compiled, compiled_in_place, compiled_inside
 from dtfm_coordinator.allocator.paper.hamiltonian_path import shortest_path
-from dtfm_coordinator.allocator.paper.matching import match_both_ways
+from dtfm_coordinator.allocator.paper.matching import MatchingRoom, match_both_ways
 
 Matrix = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]
@@ -50,14 +50,15 @@ class PlacementState(NamedTuple):
     """Replica of the later stage that each replica of the earlier one feeds, for each boundary, shape (K - 1, R)."""
     edges: Matrix
     """Seconds of each boundary, both directions, shape (K - 1,)."""
-    room: Index
-    """Work space of matchings, shape (9, R): five rows of theirs, four trial matchings."""
-    slack: Matrix
-    """Work space of matchings, shape (R,)."""
+    trials: Index
+    """Work space: trial matchings of up to four boundaries, shape (4, R)."""
+    pairs: Matrix
+    """Work space: seconds of the pairs of up to four boundaries, there and back, shape (4, 2, R, R)."""
+    room: MatchingRoom
     changed: Matrix
     """Work space: the loads of two groups after an exchange, shape (2, R)."""
     kept: Matrix
-    """Work space: trial costs of up to four boundaries, shape (4,)."""
+    """Work space: trial costs of up to four boundaries, or what they are at least, shape (4,)."""
 
 
 def network_of(reduce: Matrix, forward: Matrix, stages: int, replicas: int) -> PairCosts:
@@ -79,8 +80,9 @@ def state_of(network: PairCosts, order: Index) -> PlacementState:
         slowest=np.zeros(stages),
         mates=np.tile(np.arange(replicas), (stages - 1, 1)),
         edges=np.zeros(stages - 1),
-        room=np.zeros((9, replicas), dtype=np.int64),
-        slack=np.zeros(replicas),
+        trials=np.zeros((4, replicas), dtype=np.int64),
+        pairs=np.zeros((4, 2, replicas, replicas)),
+        room=MatchingRoom.of_size(replicas),
         changed=np.zeros((2, replicas)),
         kept=np.zeros(4),
     )
@@ -122,6 +124,20 @@ def cost(state: PlacementState) -> float:
     return float(state.slowest.max() + state.edges.sum())
 
 
+@compiled_in_place
+def pair_up(network: PairCosts, rows: Index, columns: Index, pairs: Matrix) -> None:
+    """Fill in `pairs`, shape (2, R, R): seconds from each of `rows` to each of `columns`, and back; where the network
+    is symmetric there alone."""
+    replicas = network.replicas
+    for row in range(replicas):
+        forward, backward = network.forward[rows[row]], network.backward[rows[row]]
+        for column in range(replicas):
+            pairs[0, row, column] = forward[columns[column]]
+        if not network.symmetric:
+            for column in range(replicas):
+                pairs[1, row, column] = backward[columns[column]]
+
+
 @compiled_inside
 def boundary_seconds(network: PairCosts, state: PlacementState, boundary: int, mate: Index, stop: float) -> float:
     """Return the seconds of both directions between a stage and the next, from and into the matching `mate`, by
@@ -129,9 +145,9 @@ def boundary_seconds(network: PairCosts, state: PlacementState, boundary: int, m
     middle = (boundary + 1) * network.replicas
     rows = state.order[middle - network.replicas : middle]
     columns = state.order[middle : middle + network.replicas]
-    return match_both_ways(
-        network.forward, network.backward, network.symmetric, rows, columns, mate, state.room[:5], state.slack, stop
-    )
+    pairs = state.pairs[0]
+    pair_up(network, rows, columns, pairs)
+    return match_both_ways(pairs, network.symmetric, mate, state.room, stop)
 
 
 @compiled_inside
@@ -161,24 +177,20 @@ def reorder(network: PairCosts, state: PlacementState) -> float:
     stages, replicas = network.stages, network.replicas
     order = state.order
     between = np.zeros((stages, stages))
-    mate = state.room[5]
+    mate, pairs = state.trials[0], state.pairs[0]
     for one in range(stages):
         for other in range(one + 1, stages):
             if other == one + 1:
                 between[one, other] = between[other, one] = state.edges[one]
                 continue
             mate[:] = np.arange(replicas)
-            between[one, other] = between[other, one] = match_both_ways(
-                network.forward,
-                network.backward,
-                network.symmetric,
+            rows, columns = (
                 order[one * replicas : (one + 1) * replicas],
                 order[other * replicas : (other + 1) * replicas],
-                mate,
-                state.room[:5],
-                state.slack,
-                np.inf,
             )
+            pair_up(network, rows, columns, pairs)
+            seconds = match_both_ways(pairs, network.symmetric, mate, state.room, np.inf)
+            between[one, other] = between[other, one] = seconds
     found = shortest_path(between, np.arange(stages))
     length = 0.0
     for stage in range(stages - 1):
