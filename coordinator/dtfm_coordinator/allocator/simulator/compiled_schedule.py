@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dtfm_coordinator.allocator.foundations.compiled import compiled, compiled_inside
+from dtfm_coordinator.allocator.foundations.compiled import compiled, compiled_in_place, compiled_inside
 from dtfm_coordinator.allocator.problem.problem_arrays import GPIPE, ZERO_BUBBLE
 from dtfm_coordinator.allocator.simulator.heap import pop, push
 from dtfm_protocol.plan import schedule_rules
@@ -63,6 +63,54 @@ class Pace(NamedTuple):
 Bools = npt.NDArray[np.bool_]
 
 
+class _Made(NamedTuple):
+    """What the slots have done and could do, while orders are made. Counts by slot, unless said otherwise."""
+
+    actions: Ints
+    starts: Ints
+    """As in `SlotOrders`."""
+    own: Ints
+    """Micro-batches of each slot, ascending, the slots' runs one after the other."""
+    stage_of: Ints
+    limits: Ints
+    most: Ints
+    """Micro-batches in flight, and kept, at most."""
+    forwards: Bools
+    backwards: Bools
+    """Micro-batches whose forward or backward could start, shape (K, M)."""
+    forwards_ready: Ints
+    backwards_ready: Ints
+    """How many those are."""
+    first_forward: Ints
+    first_backward: Ints
+    """How many of its own a slot has started, up to the first that it has not: they need not be looked at again."""
+    forwards_done: Ints
+    in_flight: Ints
+    kept: Ints
+    peaks: Ints
+    flights: Ints
+    waits: Ints
+    """As in `SlotOrders`."""
+    done: Ints
+    """Actions that were started."""
+    weights: Ints
+    """Micro-batches in the order of the backwards that have ended, the slots' runs one after the other."""
+    weights_ready: Ints
+    weights_done: Ints
+    busy: Bools
+    """Whether each slot computes."""
+    free: Ints
+    """Time from which on each way of a pair carries nothing, shape (2, P)."""
+    where: Ints
+    what: Ints
+    """Of each event, the slot, and the action that ends there; or, as its complement, whose input arrives there."""
+    times: Ints
+    numbers: Ints
+    """Events to come; a heap."""
+    turn: Ints
+    """Slots that may have something to start."""
+
+
 @compiled
 def plain_pace(counts: Ints, shares: Ints, pairs: int, split: bool) -> Pace:
     """Return the pace of a plan that has none of its own: equally fast stages, free links, as few in flight as keep
@@ -84,9 +132,6 @@ def kinds_of(schedule: int) -> int:
 def order_actions(routes: Ints, crossed: Ints, counts: Ints, shares: Ints, schedule: int, pace: Pace) -> SlotOrders:
     """Return the order in which each slot computes.
 
-    One long function on purpose: it runs for every change that a search tries, and its parts would hand each other a
-    dozen arrays.
-
     Args:
         routes, crossed: slots and pairs of every micro-batch, as `route_micro_batches` returns them.
         counts: number of peers of each stage, shape (K,).
@@ -94,43 +139,78 @@ def order_actions(routes: Ints, crossed: Ints, counts: Ints, shares: Ints, sched
         schedule: index into `problem_arrays.SCHEDULES`.
     """
     micro_batches, stages = routes.shape
-    slots = len(shares)
-    gpipe, split, kinds = schedule == GPIPE, schedule == ZERO_BUBBLE, kinds_of(schedule)
+    slots, kinds = len(shares), kinds_of(schedule)
     starts = np.zeros(slots + 1, dtype=np.int64)
     for slot in range(slots):
         starts[slot + 1] = starts[slot] + kinds * shares[slot]
     actions = np.empty(starts[slots], dtype=np.int64)
     own, stage_of = _own_micro_batches(routes, counts, shares)
-    limits, most = pace.in_flight.copy(), pace.kept.copy()
-    # What each slot could start: [stage, micro-batch]; `first` skips what it has started.
+    # Events are numbered in the order in which they are foreseen.
+    most_events = kinds * micro_batches * stages + 2 * micro_batches * (stages - 1)
     forwards = np.zeros((stages, micro_batches), dtype=np.bool_)
-    backwards = np.zeros((stages, micro_batches), dtype=np.bool_)
     forwards[0, :] = True
-    forwards_ready, backwards_ready = np.zeros(slots, dtype=np.int64), np.zeros(slots, dtype=np.int64)
+    forwards_ready = np.zeros(slots, dtype=np.int64)
     for slot in range(counts[0]):
         forwards_ready[slot] = shares[slot]
-    first_forward, first_backward = np.zeros(slots, dtype=np.int64), np.zeros(slots, dtype=np.int64)
-    forwards_done, in_flight = np.zeros(slots, dtype=np.int64), np.zeros(slots, dtype=np.int64)
-    kept, peaks = np.zeros(slots, dtype=np.int64), np.zeros(slots, dtype=np.int64)
-    flights, waits = np.zeros(slots, dtype=np.int64), np.zeros(slots, dtype=np.int64)
-    done = np.zeros(slots, dtype=np.int64)
-    # Weights come in the order of the backwards that have ended, the slots' runs one after the other.
-    weights = np.empty_like(own)
-    weights_ready, weights_done = np.zeros(slots, dtype=np.int64), np.zeros(slots, dtype=np.int64)
-    busy = np.zeros(slots, dtype=np.bool_)
-    free = np.zeros(pace.transfer.shape, dtype=np.int64)  # time from which on each way of a pair carries nothing
-    # Events by number, in the order in which they were foreseen: the slot, and the action that ends there; or, as its
-    # complement, whose input arrives there.
-    started, total, foreseen = 0, kinds * micro_batches * stages, int(np.int64(0))
-    most_events = total + 2 * micro_batches * (stages - 1)
-    where, what = np.empty(most_events, dtype=np.int64), np.empty(most_events, dtype=np.int64)
-    times, numbers, size = (
-        np.empty(most_events, dtype=np.int64),
-        np.empty(most_events, dtype=np.int64),
-        int(np.int64(0)),
+    made = _Made(
+        actions,
+        starts,
+        own,
+        stage_of,
+        limits=pace.in_flight.copy(),
+        most=pace.kept.copy(),
+        forwards=forwards,
+        backwards=np.zeros((stages, micro_batches), dtype=np.bool_),
+        forwards_ready=forwards_ready,
+        backwards_ready=np.zeros(slots, dtype=np.int64),
+        first_forward=np.zeros(slots, dtype=np.int64),
+        first_backward=np.zeros(slots, dtype=np.int64),
+        forwards_done=np.zeros(slots, dtype=np.int64),
+        in_flight=np.zeros(slots, dtype=np.int64),
+        kept=np.zeros(slots, dtype=np.int64),
+        peaks=np.zeros(slots, dtype=np.int64),
+        flights=np.zeros(slots, dtype=np.int64),
+        waits=np.zeros(slots, dtype=np.int64),
+        done=np.zeros(slots, dtype=np.int64),
+        weights=np.empty_like(own),
+        weights_ready=np.zeros(slots, dtype=np.int64),
+        weights_done=np.zeros(slots, dtype=np.int64),
+        busy=np.zeros(slots, dtype=np.bool_),
+        free=np.zeros(pace.transfer.shape, dtype=np.int64),
+        where=np.empty(most_events, dtype=np.int64),
+        what=np.empty(most_events, dtype=np.int64),
+        times=np.empty(most_events, dtype=np.int64),
+        numbers=np.empty(most_events, dtype=np.int64),
+        turn=np.empty(max(2, counts[0]), dtype=np.int64),
     )
+    _run(routes, crossed, shares, schedule, pace, made)
+    return SlotOrders(actions, starts, made.peaks, made.flights, made.waits)
 
-    turn = np.empty(max(2, counts[0]), dtype=np.int64)
+
+@compiled_in_place
+def _run(routes: Ints, crossed: Ints, shares: Ints, schedule: int, pace: Pace, made: _Made) -> None:
+    """Play the step and take down what each slot does.
+
+    One long function on purpose: it runs for every change that a search tries, and its parts would hand each other
+    dozens of arrays.
+    """
+    micro_batches, stages = routes.shape
+    gpipe, split, kinds = schedule == GPIPE, schedule == ZERO_BUBBLE, kinds_of(schedule)
+    actions, starts, own, stage_of, limits, most = (
+        made.actions,
+        made.starts,
+        made.own,
+        made.stage_of,
+        made.limits,
+        made.most,
+    )
+    forwards, backwards, turn, where, what = made.forwards, made.backwards, made.turn, made.where, made.what
+    forwards_ready, backwards_ready, forwards_done = made.forwards_ready, made.backwards_ready, made.forwards_done
+    first_forward, first_backward, in_flight, kept = made.first_forward, made.first_backward, made.in_flight, made.kept
+    peaks, flights, waits, done, busy, free = made.peaks, made.flights, made.waits, made.done, made.busy, made.free
+    weights, weights_ready, weights_done = made.weights, made.weights_ready, made.weights_done
+    times, numbers, size = made.times, made.numbers, int(np.int64(0))
+    started, total, foreseen = 0, kinds * micro_batches * stages, int(np.int64(0))
     waiting, now = 0, int(np.int64(0))
     for micro_batch in range(micro_batches):  # slots of the first stage, by first use
         if own[starts[routes[micro_batch, 0]] // kinds] == micro_batch:
@@ -182,9 +262,9 @@ def order_actions(routes: Ints, crossed: Ints, counts: Ints, shares: Ints, sched
             foreseen += 1
         if size == 0:
             if started == total:
-                return SlotOrders(actions, starts, peaks, flights, waits)
+                return
             # Every slot stands at its limit and waits for a forward that another one holds back.
-            turn[0] = _held_back(forwards, own, starts // kinds, shares, stage_of)
+            turn[0] = _held_back(forwards, own, shares, stage_of)
             limits[turn[0]] += 1
             most[turn[0]] += 1
             waiting = 1
@@ -277,7 +357,7 @@ def plain_limits(counts: Ints, shares: Ints, split: bool) -> tuple[Ints, Ints]:
     return limits, most
 
 
-@compiled_inside
+@compiled_in_place
 def _lowest(ready: Bools, own: Ints, start: int, end: int, first: int) -> tuple[int, int]:
     """Return the lowest micro-batch of a slot that is ready, of which there is one; and how many at the front need not
     be looked at again."""
@@ -289,13 +369,14 @@ def _lowest(ready: Bools, own: Ints, start: int, end: int, first: int) -> tuple[
     return -1, first
 
 
-@compiled_inside
-def _held_back(forwards: Bools, own: Ints, firsts: Ints, shares: Ints, stage_of: Ints) -> int:
-    """Return the slot with the lowest micro-batch whose forward is ready; each slot's own begin at `firsts`."""
-    chosen, least = -1, forwards.shape[1]
+@compiled_in_place
+def _held_back(forwards: Bools, own: Ints, shares: Ints, stage_of: Ints) -> int:
+    """Return the slot with the lowest micro-batch whose forward is ready."""
+    chosen, least, first = -1, forwards.shape[1], int(np.int64(0))
     for slot in range(len(shares)):
-        for place in range(firsts[slot], firsts[slot] + shares[slot]):
+        for place in range(first, first + shares[slot]):
             if own[place] < least and forwards[stage_of[slot], own[place]]:
                 chosen, least = slot, own[place]
                 break
+        first += shares[slot]
     return chosen

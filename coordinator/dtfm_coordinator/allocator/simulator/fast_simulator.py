@@ -13,10 +13,12 @@ at every moment; here they queue for the bytes that the peer can take in all, in
 all-reduce does not see what is left of the pipeline. Where no such limit binds the two agree exactly.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 
-from dtfm_coordinator.allocator.foundations.compiled import compiled, compiled_inside
+from dtfm_coordinator.allocator.foundations.compiled import compiled, compiled_in_place, compiled_inside
 from dtfm_coordinator.allocator.problem.problem_arrays import Problem
 from dtfm_coordinator.allocator.simulator.compiled_schedule import BACKWARD, FORWARD, KINDS, WEIGHT, kinds_of
 from dtfm_coordinator.allocator.simulator.fast_all_reduce import (
@@ -41,9 +43,39 @@ from dtfm_coordinator.allocator.simulator.slot_pace import action_seconds, backw
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
 
 EQUAL_PARTS: Floats = np.empty((2, 0), dtype=np.float64)
 """Parts of a step's reductions where all holders sum equally much."""
+
+
+class _Played(NamedTuple):
+    """What has happened in a step, and what everything takes; seconds."""
+
+    stage_of: Ints
+    """Stage of each slot."""
+    took: Floats
+    """What an action takes, by kind and slot, shape (KINDS, slots)."""
+    seconds: Floats
+    """What a message takes on the link of each pair, by FORWARD and BACKWARD, shape (2, P)."""
+    delay: Floats
+    """From when it has left until it arrives, in the same shape."""
+    arrived: Floats
+    """When each micro-batch's message has arrived at each stage, shape (2, K, M); -1 where it has not."""
+    free: Floats
+    """When the link of each pair is free again, shape (2, P)."""
+    sent_free: Floats
+    received_free: Floats
+    """When each slot's uplink and downlink is free again."""
+    done: Ints
+    """Place of each slot's next action."""
+    clock: Floats
+    """When each slot has ended its last one."""
+    busy: Flags
+    """Whether each slot computes."""
+    keys: Floats
+    values: Ints
+    """Actions under way: when they end, and their slots; a heap."""
 
 
 @compiled
@@ -149,13 +181,8 @@ def _last_actions(
     course: Course,
 ) -> tuple[Floats, Floats, Floats]:
     """Return the seconds at which each slot has begun its last action, and ended it, and those at which each pair's
-    link back has carried all gradients.
-
-    One long function on purpose, as `order_actions` is.
-    """
-    routes, crossed, pairs = course.routes, course.crossed, course.pairs
-    actions, starts = course.orders.actions, course.orders.starts
-    micro_batches, stages = routes.shape
+    link back has carried all gradients."""
+    pairs, (micro_batches, stages) = course.pairs, course.routes.shape
     slots = len(peers)
     took = action_seconds(problem, peers, counts, layers, course.again)
     stage_of = np.empty(slots, dtype=np.int64)
@@ -163,22 +190,50 @@ def _last_actions(
     for stage in range(stages):
         stage_of[slot : slot + counts[stage]] = stage
         slot += counts[stage]
-    # Each pair's seconds on the link, delay, and when the link is free again; by FORWARD and BACKWARD.
+    # Each pair's seconds on the link, and delay; by FORWARD and BACKWARD.
     bytes_of = problem.boundary_bytes
     seconds, delay = np.empty((2, len(pairs)), dtype=np.float64), np.empty((2, len(pairs)), dtype=np.float64)
-    free = np.zeros((2, len(pairs)), dtype=np.float64)
     for pair in range(len(pairs)):
         here, there, boundary = peers[pairs[pair, 0]], peers[pairs[pair, 1]], stage_of[pairs[pair, 0]]
         seconds[FORWARD, pair] = seconds_to_send(bytes_of[FORWARD, boundary], problem.beta[here, there])
         seconds[BACKWARD, pair] = seconds_to_send(bytes_of[BACKWARD, boundary], problem.beta[there, here])
         delay[FORWARD, pair], delay[BACKWARD, pair] = problem.alpha[here, there], problem.alpha[there, here]
-    sent_free, received_free = np.zeros(slots, dtype=np.float64), np.zeros(slots, dtype=np.float64)
-
     arrived = np.full((2, stages, micro_batches), -1.0)
     arrived[FORWARD, 0, :] = 0.0
-    done, clock = starts[:-1].copy(), np.zeros(slots, dtype=np.float64)
-    busy = np.zeros(slots, dtype=np.bool_)
-    keys, values, size = np.empty(slots + 1, dtype=np.float64), np.empty(slots + 1, dtype=np.int64), int(np.int64(0))
+    played = _Played(
+        stage_of,
+        took,
+        seconds,
+        delay,
+        arrived,
+        np.zeros((2, len(pairs)), dtype=np.float64),
+        np.zeros(slots, dtype=np.float64),
+        np.zeros(slots, dtype=np.float64),
+        course.orders.starts[:-1].copy(),
+        np.zeros(slots, dtype=np.float64),
+        np.zeros(slots, dtype=np.bool_),
+        np.empty(slots + 1, dtype=np.float64),
+        np.empty(slots + 1, dtype=np.int64),
+    )
+    _run(problem, peers, counts, course, played)
+    begun, starts = played.clock.copy(), course.orders.starts
+    for slot in range(slots):
+        assert played.done[slot] == starts[slot + 1]
+        begun[slot] -= took[course.orders.actions[starts[slot + 1] - 1] % KINDS, slot]
+    return begun, played.clock, played.free[BACKWARD]
+
+
+@compiled_in_place
+def _run(problem: Problem, peers: Ints, counts: Ints, course: Course, played: _Played) -> None:
+    """Let all actions happen, one after the other, and the messages that they lead to."""
+    routes, crossed = course.routes, course.crossed
+    actions, starts = course.orders.actions, course.orders.starts
+    stages, bytes_of = routes.shape[1], problem.boundary_bytes
+    uplink, downlink = problem.uplink, problem.downlink
+    stage_of, took, arrived, free = played.stage_of, played.took, played.arrived, played.free
+    seconds, delay, sent_free, received_free = played.seconds, played.delay, played.sent_free, played.received_free
+    done, clock, busy, keys, values = played.done, played.clock, played.busy, played.keys, played.values
+    size = int(np.int64(0))
     for slot in range(counts[0]):
         busy[slot] = True
         size = push(keys, values, size, took[FORWARD, slot], slot)
@@ -197,14 +252,14 @@ def _last_actions(
             towards = stage + 1 if way == FORWARD else stage - 1
             pair, touched, sent = crossed[micro_batch, boundary], routes[micro_batch, towards], bytes_of[way, boundary]
             begun = max(now, free[way, pair])
-            if problem.uplink[peers[slot]] < np.inf:
+            if uplink[peers[slot]] < np.inf:
                 begun = max(begun, sent_free[slot])
             ended = max(
                 begun + seconds[way, pair],
-                received_free[touched] + seconds_to_send(sent, problem.downlink[peers[touched]]),
+                received_free[touched] + seconds_to_send(sent, downlink[peers[touched]]),
             )
-            sent_free[slot] = max(now, sent_free[slot]) + seconds_to_send(sent, problem.uplink[peers[slot]])
-            if problem.downlink[peers[touched]] < np.inf:
+            sent_free[slot] = max(now, sent_free[slot]) + seconds_to_send(sent, uplink[peers[slot]])
+            if downlink[peers[touched]] < np.inf:
                 received_free[touched] = ended
             free[way, pair] = ended
             arrived[way, towards, micro_batch] = ended + delay[way, pair]
@@ -220,8 +275,3 @@ def _last_actions(
                 continue
             busy[other] = True
             size = push(keys, values, size, max(clock[other], there) + took[kind, other], other)
-    begun = clock.copy()
-    for slot in range(slots):
-        assert done[slot] == starts[slot + 1]
-        begun[slot] -= took[actions[starts[slot + 1] - 1] % KINDS, slot]
-    return begun, clock, free[BACKWARD]

@@ -3,13 +3,13 @@
 import numpy as np
 import numpy.typing as npt
 
-from dtfm_coordinator.allocator.foundations.compiled import compiled
+from dtfm_coordinator.allocator.foundations.compiled import compiled_in_place
 
 Times = npt.NDArray[np.float64] | npt.NDArray[np.int64]
 Numbers = npt.NDArray[np.int64]
 
 
-@compiled
+@compiled_in_place
 def push(times: Times, numbers: Numbers, size: int, time: float, number: int) -> int:
     """Add an event to a heap of `size`, and return the new size. The arrays must have room."""
     place = size
@@ -23,7 +23,7 @@ def push(times: Times, numbers: Numbers, size: int, time: float, number: int) ->
     return size + 1
 
 
-@compiled
+@compiled_in_place
 def pop(times: Times, numbers: Numbers, size: int) -> tuple[float, int, int]:
     """Take the first event off a heap of `size`; return its time, its number, and the new size."""
     time, number = times[0], numbers[0]
