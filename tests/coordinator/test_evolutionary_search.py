@@ -114,8 +114,9 @@ def test_a_changed_placement_costs_what_its_pipelines_written_out_cost(data: st.
         before, active = state.order.copy(), stages * replicas
         here, there = int(rng.integers(active)), int(rng.integers(devices))
         first, last = sorted(rng.integers(stages, size=2).tolist())
-        limit = cost(state) * rng.uniform(0.8, 1.3)
-        if rng.random() < 0.3 and first < last:
+        limit = cost(state) * rng.choice([1.0, rng.uniform(0.8, 1.3)])
+        is_turn = rng.random() < 0.3 and first < last
+        if is_turn:
             after = turn(net, state, first, last, limit)
         elif here // replicas != there // replicas:
             after = exchange(net, state, here, there, limit)
@@ -130,6 +131,15 @@ def test_a_changed_placement_costs_what_its_pipelines_written_out_cost(data: st.
             assert after <= limit * (1 + 1e-12)
         else:
             assert np.array_equal(before, state.order)
+            # It was turned down because it costs too much.
+            if is_turn:
+                stages_after = np.arange(stages)
+                stages_after[first : last + 1] = stages_after[first : last + 1][::-1].copy()
+                places = (stages_after[:, None] * replicas + np.arange(replicas)).ravel()
+                before[:active] = before[places]
+            else:
+                before[[here, there]] = before[[there, here]]
+            assert refresh(net, state_of(net, before)) >= limit * (1 - 1e-12)
     reordered = reorder(net, state)
     assert reordered == pytest.approx(written(net, state, alpha, beta))
     if stages * replicas > 1:

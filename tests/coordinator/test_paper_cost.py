@@ -62,10 +62,10 @@ def test_a_partition_costs_what_every_pairing_and_order_at_its_best_costs(
         assert {frozenset(stage) for stage in zip(*pipelines, strict=True)} == {frozenset(g) for g in groups.tolist()}
 
 
-@given(size=st.integers(1, 5), seed=st.integers(0, 10**6), levels=st.integers(1, 9), stop=st.integers(0, 20))
+@given(size=st.integers(1, 5), seed=st.integers(0, 10**6), levels=st.integers(1, 9), stop=st.integers(0, 20).map(float))
 @settings(max_examples=150, deadline=None)
 def test_matchings_have_the_smallest_bottlenecks_whatever_they_are_repaired_from(
-    size: int, seed: int, levels: int, stop: int
+    size: int, seed: int, levels: int, stop: float
 ) -> None:
     rng = np.random.default_rng(seed)
     forward, backward = rng.integers(0, levels, (2, size, size)).astype(float)
@@ -101,6 +101,21 @@ def test_matchings_have_the_smallest_bottlenecks_whatever_they_are_repaired_from
     assert least_both_ways(pairs, False, room, np.inf) <= best
     assert least_both_ways(pairs[::-1].copy(), True, room, np.inf) <= both
     assert least_both_ways(pairs, False, room, stop) <= best
+
+
+@given(size=st.integers(1, 4), seed=st.integers(0, 10**6), ulps=st.integers(-2, 2))
+@settings(max_examples=300, deadline=None)
+def test_matchings_end_where_a_limit_is_a_rounding_away_from_what_they_cost(size: int, seed: int, ulps: int) -> None:
+    rng = np.random.default_rng(seed)
+    pairs = rng.integers(1, 8, (2, size, size)) / 10  # sums of which are rounded
+    pairs[1, rng.random((size, size)) < 0.1] = np.inf
+    rows = np.arange(size)
+    costs = [pairs[0][rows, pairing].max() + pairs[1][rows, pairing].max() for pairing in map(list, permutations(rows))]
+    stop = float(rng.choice(costs))
+    for _ in range(abs(ulps)):
+        stop = float(np.nextafter(stop, np.copysign(np.inf, ulps)))
+    value = match_both_ways(pairs, False, rng.permutation(size), MatchingRoom.of_size(size), stop)
+    assert value == min(costs) if value <= stop else min(costs) >= stop * (1 - 1e-12)
 
 
 @pytest.mark.parametrize("count", [1, 2, 5, 7])

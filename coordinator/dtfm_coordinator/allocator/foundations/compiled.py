@@ -108,15 +108,21 @@ def compiled_in_place(function: Callable[P, R]) -> Callable[P, R]:
     """Compile as `compiled` does a function that makes no array and returns none: it works in those that it is given.
 
     So the references to arrays need not be counted, which takes as long as all else in functions of a microsecond. A
-    function that makes one after all is not compiled ("NRT required"). The other decorators say that theirs count:
-    unless told, a function does as the one that it is first compiled for.
+    function that makes one after all is not compiled ("NRT required"); what it calls must return none, either. The
+    other decorators say that theirs count: unless told, a function does as the one that it is first compiled for.
     """
     wrapped: Callable[P, R] = numba.njit(cache=_KEPT, nogil=True, _nrt=False)(function)
     return wrapped
 
 
+def compiled_in_place_inside(function: Callable[P, R]) -> Callable[P, R]:
+    """Compile as `compiled_in_place` does a function that compiled ones alone call, as `compiled_inside`."""
+    wrapped: Callable[P, R] = numba.njit(cache=_KEPT, nogil=True, no_cpython_wrapper=True, _nrt=False)(function)
+    return wrapped
+
+
 def inlined(function: Callable[P, R]) -> Callable[P, R]:
     """Have compiled functions contain `function`, a few lines for an innermost loop, instead of calling it: each call
-    counts the references to all arrays that it is given, which takes longer than such lines."""
+    hands over all arrays that it is given, and may count them, which takes longer than such lines."""
     wrapped: Callable[P, R] = numba.njit(inline="always")(function)
     return wrapped

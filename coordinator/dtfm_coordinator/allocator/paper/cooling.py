@@ -7,7 +7,7 @@ device that such a maximum hangs on: one of the slowest group, or of a boundary'
 import numpy as np
 import numpy.typing as npt
 
-from dtfm_coordinator.allocator.foundations.compiled import compiled_in_place
+from dtfm_coordinator.allocator.foundations.compiled import compiled_in_place, compiled_in_place_inside
 from dtfm_coordinator.allocator.foundations.copies import copy_into
 from dtfm_coordinator.allocator.paper.placement_state import Index, PairCosts, PlacementState, cost
 from dtfm_coordinator.allocator.paper.swaps import exchange, turn
@@ -30,13 +30,13 @@ def uniform(random: Words) -> float:
     return (np.float64(word >> np.uint64(12)) + 0.5) / 4503599627370496.0
 
 
-@compiled_in_place
+@compiled_in_place_inside
 def below(random: Words, count: int) -> int:
     """Return a random integer from 0 to count - 1."""
     return int(uniform(random) * count)
 
 
-@compiled_in_place
+@compiled_in_place_inside
 def draw_first(network: PairCosts, state: PlacementState, random: Words, focus: float) -> int:
     """Draw a position in a group: with probability `focus` one that the cost depends on, else any."""
     replicas = network.replicas

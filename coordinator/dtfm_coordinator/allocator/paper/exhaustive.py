@@ -15,7 +15,7 @@ import numpy.typing as npt
 from dtfm_coordinator.allocator.foundations.compiled import compiled, compiled_inside
 from dtfm_coordinator.allocator.paper.hamiltonian_path import LARGEST_EXACT, exact_path
 from dtfm_coordinator.allocator.paper.matching import MatchingRoom, match_both_ways
-from dtfm_coordinator.allocator.paper.placement_state import Index, Matrix, PairCosts, pair_up
+from dtfm_coordinator.allocator.paper.placement_state import Index, Matrix, PairCosts, pair_seconds_into
 
 LARGEST_MASK = 62
 """Number of devices whose subsets fit a signed 64-bit mask."""
@@ -126,7 +126,7 @@ def walk_on(network: PairCosts, walk: Walk, bound: float, leaves: int) -> tuple[
     """
     stages, replicas, devices = network.stages, network.replicas, len(network.forward)
     idle = devices - stages * replicas
-    room = MatchingRoom(np.empty((4, replicas), np.int64), np.empty((3, replicas)))
+    room = MatchingRoom(np.empty((4, replicas), np.int64), np.empty((2, replicas)))
     pairs, mate = np.empty((2, replicas, replicas)), np.empty(replicas, np.int64)
     between = np.zeros((stages, stages))
     looked_at = 0
@@ -222,7 +222,7 @@ def boundary(
         return float(walk.known[one, other])
     mate[:] = np.arange(network.replicas)
     rows, columns = walk.members[one].astype(np.int64), walk.members[other].astype(np.int64)
-    pair_up(network, rows, columns, pairs)
+    pair_seconds_into(network, rows, columns, pairs)
     seconds = match_both_ways(pairs, network.symmetric, mate, room, np.inf)
     if remembered:
         walk.known[one, other] = walk.known[other, one] = seconds

@@ -12,7 +12,7 @@ from typing import NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from dtfm_coordinator.allocator.foundations.compiled import compiled_in_place
+from dtfm_coordinator.allocator.foundations.compiled import compiled_in_place, compiled_in_place_inside
 from dtfm_coordinator.allocator.foundations.copies import copy_into
 
 Matrix = npt.NDArray[np.float64]
@@ -25,12 +25,12 @@ class MatchingRoom(NamedTuple):
     places: Index
     """Shape (4, n)."""
     seconds: Matrix
-    """Shape (3, n)."""
+    """Shape (2, n)."""
 
     @classmethod
     def of_size(cls, count: int) -> Self:
         """Return that of `count` rows."""
-        return cls(np.zeros((4, count), dtype=np.int64), np.zeros((3, count)))
+        return cls(np.zeros((4, count), dtype=np.int64), np.zeros((2, count)))
 
 
 @compiled_in_place
@@ -127,10 +127,11 @@ def match_both_ways(pairs: Matrix, symmetric: bool, mate: Index, room: MatchingR
     if symmetric:
         return 2 * settle(forward, forward, np.inf, mate, room, stop / 2)
     fastest_backward = slowest_line(backward, room)
-    slowest_forward = settle(forward, backward, np.inf, mate, room, stop - fastest_backward)
-    found, best = room.places[3], np.inf
-    # Nothing in between is worth more than either the best so far or the limit.
-    while slowest_forward + fastest_backward < best and slowest_forward + fastest_backward <= stop:
+    found, best, most = room.places[3], np.inf, stop - fastest_backward
+    slowest_forward = settle(forward, backward, np.inf, mate, room, most)
+    # Nothing in between is worth more than either the best so far or the limit. `settle` is asked for what it was given
+    # as its own limit: a sum may round to the other side of it.
+    while slowest_forward <= most and slowest_forward < np.inf:
         enough = min(best, stop) - slowest_forward
         slowest_backward = settle(backward, forward, slowest_forward, mate, room, enough)
         if slowest_backward <= enough:
@@ -140,14 +141,14 @@ def match_both_ways(pairs: Matrix, symmetric: bool, mate: Index, room: MatchingR
             if slowest_backward <= fastest_backward:
                 break
         below = np.nextafter(min(enough, slowest_backward), -np.inf)
-        slowest_forward = settle(forward, backward, below, mate, room, min(best, stop) - fastest_backward)
+        most = min(best, stop) - fastest_backward
+        slowest_forward = settle(forward, backward, below, mate, room, most)
     if best < np.inf:
         copy_into(mate, found)
-        return best
-    return slowest_forward + fastest_backward
+    return best
 
 
-@compiled_in_place
+@compiled_in_place_inside
 def slowest_line(cost: Matrix, room: MatchingRoom) -> float:
     """Return what the slowest pair of any matching costs at least, seconds: each row and each column has one pair."""
     count, least_of_column, slowest = len(cost), room.seconds[1], 0.0

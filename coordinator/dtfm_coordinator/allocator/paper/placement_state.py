@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dtfm_coordinator.allocator.foundations.compiled import compiled, compiled_in_place, compiled_inside
+from dtfm_coordinator.allocator.foundations.compiled import compiled, compiled_in_place_inside, compiled_inside
 from dtfm_coordinator.allocator.paper.hamiltonian_path import shortest_path
 from dtfm_coordinator.allocator.paper.matching import MatchingRoom, match_both_ways
 
@@ -55,9 +55,10 @@ class PlacementState(NamedTuple):
     pairs: Matrix
     """Work space: seconds of the pairs of up to four boundaries, there and back, shape (4, 2, R, R)."""
     room: MatchingRoom
+    """Work space of matchings."""
     changed: Matrix
     """Work space: the loads of two groups after an exchange, shape (2, R)."""
-    kept: Matrix
+    trial_seconds: Matrix
     """Work space: trial costs of up to four boundaries, or what they are at least, shape (4,)."""
 
 
@@ -84,7 +85,7 @@ def state_of(network: PairCosts, order: Index) -> PlacementState:
         pairs=np.zeros((4, 2, replicas, replicas)),
         room=MatchingRoom.of_size(replicas),
         changed=np.zeros((2, replicas)),
-        kept=np.zeros(4),
+        trial_seconds=np.zeros(4),
     )
 
 
@@ -114,7 +115,7 @@ def refresh(network: PairCosts, state: PlacementState) -> float:
             state.loads[position] = load
             state.slowest[stage] = max(state.slowest[stage], load)
     for boundary in range(stages - 1):
-        state.edges[boundary] = boundary_seconds(network, state, boundary, state.mates[boundary], np.inf)
+        state.edges[boundary] = boundary_seconds(network, state, boundary, state.mates[boundary])
     return cost(state)
 
 
@@ -124,10 +125,10 @@ def cost(state: PlacementState) -> float:
     return float(state.slowest.max() + state.edges.sum())
 
 
-@compiled_in_place
-def pair_up(network: PairCosts, rows: Index, columns: Index, pairs: Matrix) -> None:
-    """Fill in `pairs`, shape (2, R, R): seconds from each of `rows` to each of `columns`, and back; where the network
-    is symmetric there alone."""
+@compiled_in_place_inside
+def pair_seconds_into(network: PairCosts, rows: Index, columns: Index, pairs: Matrix) -> None:
+    """Fill in `pairs`, shape (2, R, R): seconds from each of `rows` to each of `columns`, and back; only the first
+    where the network is symmetric."""
     replicas = network.replicas
     for row in range(replicas):
         forward, backward = network.forward[rows[row]], network.backward[rows[row]]
@@ -138,16 +139,16 @@ def pair_up(network: PairCosts, rows: Index, columns: Index, pairs: Matrix) -> N
                 pairs[1, row, column] = backward[columns[column]]
 
 
-@compiled_inside
-def boundary_seconds(network: PairCosts, state: PlacementState, boundary: int, mate: Index, stop: float) -> float:
+@compiled_in_place_inside
+def boundary_seconds(network: PairCosts, state: PlacementState, boundary: int, mate: Index) -> float:
     """Return the seconds of both directions between a stage and the next, from and into the matching `mate`, by
     `match_both_ways`."""
     middle = (boundary + 1) * network.replicas
     rows = state.order[middle - network.replicas : middle]
     columns = state.order[middle : middle + network.replicas]
     pairs = state.pairs[0]
-    pair_up(network, rows, columns, pairs)
-    return match_both_ways(pairs, network.symmetric, mate, state.room, stop)
+    pair_seconds_into(network, rows, columns, pairs)
+    return match_both_ways(pairs, network.symmetric, mate, state.room, np.inf)
 
 
 @compiled_inside
@@ -188,7 +189,7 @@ def reorder(network: PairCosts, state: PlacementState) -> float:
                 order[one * replicas : (one + 1) * replicas],
                 order[other * replicas : (other + 1) * replicas],
             )
-            pair_up(network, rows, columns, pairs)
+            pair_seconds_into(network, rows, columns, pairs)
             seconds = match_both_ways(pairs, network.symmetric, mate, state.room, np.inf)
             between[one, other] = between[other, one] = seconds
     found = shortest_path(between, np.arange(stages))
@@ -200,7 +201,7 @@ def reorder(network: PairCosts, state: PlacementState) -> float:
         for stage in range(stages - 1):
             if abs(found[stage] - found[stage + 1]) != 1:
                 state.mates[stage] = np.arange(replicas)
-                state.edges[stage] = boundary_seconds(network, state, stage, state.mates[stage], np.inf)
+                state.edges[stage] = boundary_seconds(network, state, stage, state.mates[stage])
     return cost(state)
 
 

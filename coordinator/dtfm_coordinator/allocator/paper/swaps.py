@@ -7,7 +7,7 @@ their matchings, and only then the matchings.
 
 import numpy as np
 
-from dtfm_coordinator.allocator.foundations.compiled import compiled, compiled_in_place
+from dtfm_coordinator.allocator.foundations.compiled import compiled, compiled_in_place, compiled_in_place_inside
 from dtfm_coordinator.allocator.foundations.copies import copy_into
 from dtfm_coordinator.allocator.paper.matching import least_both_ways, match_both_ways
 from dtfm_coordinator.allocator.paper.placement_state import (
@@ -15,12 +15,12 @@ from dtfm_coordinator.allocator.paper.placement_state import (
     PairCosts,
     PlacementState,
     cost,
-    pair_up,
+    pair_seconds_into,
     rearrange,
 )
 
 
-@compiled_in_place
+@compiled_in_place_inside
 def loads_after(network: PairCosts, state: PlacementState, position: int, newcomer: int, row: int) -> float:
     """Return the largest load of a position's group once `newcomer` has its place, seconds; put all of them into
     `changed[row]`."""
@@ -42,7 +42,7 @@ def loads_after(network: PairCosts, state: PlacementState, position: int, newcom
     return max(largest, own)
 
 
-@compiled_in_place
+@compiled_in_place_inside
 def newcomer_seconds(network: PairCosts, order: Index, newcomer: int, stage: int) -> float:
     """Return the least seconds, both directions, that a device next to a stage pays: with its best partner there."""
     first = stage * network.replicas
@@ -53,7 +53,7 @@ def newcomer_seconds(network: PairCosts, order: Index, newcomer: int, stage: int
     return least
 
 
-@compiled_in_place
+@compiled_in_place_inside
 def touched(side: int, one: int, other: int, stages: int) -> int:
     """Return the boundary before (even) or behind (odd) the first (0, 1) or second (2, 3) stage; -1 if none or met
     before."""
@@ -99,18 +99,18 @@ def exchange(network: PairCosts, state: PlacementState, here: int, there: int, l
             return np.inf
     order[here], order[there] = order[there], order[here]
     seconds = np.inf
-    if newcomers_least(network, state, here, there) <= left:
+    if newcomers_least(network, state, one, other, order[here], order[there]) <= left:
         least = boundaries_least(network, state, one, other, left)
         if least <= left:
             seconds = match_boundaries(network, state, one, other, least, left)
-    if seconds > left:
+    if seconds == np.inf:
         order[here], order[there] = order[there], order[here]
         return np.inf
     for side in range(4):
         boundary = touched(side, one, other, stages)
         if boundary >= 0:
             copy_into(mates[boundary], state.trials[side])
-            state.edges[boundary] = state.kept[side]
+            state.edges[boundary] = state.trial_seconds[side]
     copy_into(state.loads[one * replicas : (one + 1) * replicas], state.changed[0])
     state.slowest[one] = one_slowest
     if other >= 0:
@@ -119,62 +119,75 @@ def exchange(network: PairCosts, state: PlacementState, here: int, there: int, l
     return reduction + kept + seconds
 
 
-@compiled_in_place
-def newcomers_least(network: PairCosts, state: PlacementState, here: int, there: int) -> float:
-    """Return what the boundaries of two exchanged devices cost at least, seconds: what each of the two pays with even
-    its best partners, one at each boundary."""
-    stages, replicas, least = network.stages, network.replicas, 0.0
-    one, other = here // replicas, there // replicas
+@compiled_in_place_inside
+def newcomers_least(
+    network: PairCosts, state: PlacementState, one: int, other: int, to_one: int, to_other: int
+) -> float:
+    """Return what the boundaries of two exchanged devices cost at least, seconds: what each of the two, now in stage
+    `one` and in stage `other`, pays with even its best partners, one at each boundary."""
+    least = 0.0
     for side in range(4):
-        stage, newcomer = (one, state.order[here]) if side < 2 else (other, state.order[there])
+        stage, newcomer = (one, to_one) if side < 2 else (other, to_other)
         beside = stage - 1 + 2 * (side % 2)
-        if 0 <= beside < stages and stage < stages and beside not in (one, other):
+        if 0 <= beside < network.stages and stage >= 0 and beside not in (one, other):
             least += newcomer_seconds(network, state.order, newcomer, beside)
     return least
 
 
-@compiled_in_place
+@compiled_in_place_inside
 def boundaries_least(network: PairCosts, state: PlacementState, one: int, other: int, limit: float) -> float:
-    """Return what the boundaries of two stages cost at least, seconds, and put each one's pairs and its part into
-    `pairs` and `kept`; some value beyond the limit once the sum is."""
-    replicas, least = network.replicas, 0.0
+    """Return what the boundaries of two stages cost at least, seconds, for `match_boundaries`; some value beyond the
+    limit once the sum is."""
+    least = 0.0
     for side in range(4):
         boundary = touched(side, one, other, network.stages)
-        if boundary >= 0:
-            middle = (boundary + 1) * replicas
-            rows, columns = state.order[middle - replicas : middle], state.order[middle : middle + replicas]
-            pairs = state.pairs[side]
-            pair_up(network, rows, columns, pairs)
-            state.kept[side] = least_both_ways(pairs, network.symmetric, state.room, limit - least)
-            least += state.kept[side]
-            if least > limit:
-                break
+        if boundary >= 0 and least <= limit:
+            least += least_between(network, state, side, boundary, boundary + 1, limit - least)
     return least
 
 
-@compiled_in_place
+@compiled_in_place_inside
 def match_boundaries(
     network: PairCosts, state: PlacementState, one: int, other: int, least: float, limit: float
 ) -> float:
     """Return the seconds of the boundaries of two stages, and put each one's matching and its part into `trials` and
-    `kept`, from what `boundaries_least` put there; some value beyond the limit once the sum is.
+    `trial_seconds`; infinite where the sum is beyond the limit.
 
     Args:
-        least: what it returned.
+        least: what `boundaries_least` returned just before.
     """
     seconds = 0.0
     for side in range(4):
         boundary = touched(side, one, other, network.stages)
-        if boundary >= 0:
-            least = max(0.0, least - state.kept[side])
-            trial = state.trials[side]
-            copy_into(trial, state.mates[boundary])
-            stop = limit - seconds - least
-            state.kept[side] = match_both_ways(state.pairs[side], network.symmetric, trial, state.room, stop)
-            seconds += state.kept[side]
-            if seconds + least > limit:
-                return np.inf
+        if boundary >= 0 and seconds < np.inf:
+            least = max(0.0, least - state.trial_seconds[side])
+            copy_into(state.trials[side], state.mates[boundary])
+            seconds += matched_between(network, state, side, limit - seconds - least)
     return seconds
+
+
+@compiled_in_place_inside
+def least_between(
+    network: PairCosts, state: PlacementState, side: int, earlier: int, later: int, limit: float
+) -> float:
+    """Return what a boundary between two stages costs at least, seconds, and put that and its pairs into
+    `trial_seconds` and `pairs`; some value beyond the limit once it is."""
+    replicas, order, pairs = network.replicas, state.order, state.pairs[side]
+    rows = order[earlier * replicas : (earlier + 1) * replicas]
+    columns = order[later * replicas : (later + 1) * replicas]
+    pair_seconds_into(network, rows, columns, pairs)
+    least = least_both_ways(pairs, network.symmetric, state.room, limit)
+    state.trial_seconds[side] = least
+    return least
+
+
+@compiled_in_place_inside
+def matched_between(network: PairCosts, state: PlacementState, side: int, limit: float) -> float:
+    """Return the seconds of a boundary after `least_between`, and put them into `trial_seconds`; infinite where they
+    are beyond the limit. The matching in `trials` is improved to the best."""
+    seconds = match_both_ways(state.pairs[side], network.symmetric, state.trials[side], state.room, limit)
+    state.trial_seconds[side] = seconds
+    return seconds if seconds <= limit else np.inf
 
 
 @compiled
@@ -188,43 +201,34 @@ def turn(network: PairCosts, state: PlacementState, first: int, last: int, limit
         seconds -= state.edges[first - 1]
     if behind:
         seconds -= state.edges[last]
-    edges = turned_edges(network, state, first, last, limit - seconds)
-    if seconds + edges > limit:
+    if turned_edges(network, state, first, last, limit - seconds) == np.inf:
         return np.inf
     permutation = np.arange(stages)
     permutation[first : last + 1] = permutation[first : last + 1][::-1].copy()
     rearrange(network, state, permutation)
     if before:
-        state.mates[first - 1], state.edges[first - 1] = state.trials[0], state.kept[0]
+        state.mates[first - 1], state.edges[first - 1] = state.trials[0], state.trial_seconds[0]
     if behind:
-        state.mates[last], state.edges[last] = state.trials[1], state.kept[1]
+        state.mates[last], state.edges[last] = state.trials[1], state.trial_seconds[1]
     return cost(state)
 
 
-@compiled_in_place
+@compiled_in_place_inside
 def turned_edges(network: PairCosts, state: PlacementState, first: int, last: int, limit: float) -> float:
     """Return the seconds of the boundaries before and behind a run of stages if it were reversed, and put their
-    matchings and their parts into `trials` and `kept`; some value beyond the limit once the sum is."""
-    replicas, order, least = network.replicas, state.order, 0.0
+    matchings and their parts into `trials` and `trial_seconds`; infinite where the sum is beyond the limit."""
+    least, seconds = 0.0, 0.0
     for side in range(2):
         earlier, later = (first - 1, last) if side == 0 else (first, last + 1)
-        state.kept[side] = 0.0
-        if earlier >= 0 and later < network.stages:
-            rows, columns = order[earlier * replicas :][:replicas], order[later * replicas :][:replicas]
-            pair_up(network, rows, columns, state.pairs[side])
-            state.kept[side] = least_both_ways(state.pairs[side], network.symmetric, state.room, limit - least)
-            least += state.kept[side]
-            if least > limit:
-                return np.inf
-    seconds = 0.0
+        if earlier >= 0 and later < network.stages and least <= limit:
+            least += least_between(network, state, side, earlier, later, limit - least)
+    if least > limit:
+        return np.inf
     for side in range(2):
         earlier, later = (first - 1, last) if side == 0 else (first, last + 1)
-        if earlier >= 0 and later < network.stages:
-            least -= state.kept[side]
-            trial = state.trials[side]
-            for replica in range(replicas):
-                trial[replica] = replica
-            stop = limit - seconds - least
-            state.kept[side] = match_both_ways(state.pairs[side], network.symmetric, trial, state.room, stop)
-            seconds += state.kept[side]
+        if earlier >= 0 and later < network.stages and seconds < np.inf:
+            least = max(0.0, least - state.trial_seconds[side])
+            for replica in range(network.replicas):
+                state.trials[side, replica] = replica
+            seconds += matched_between(network, state, side, limit - seconds - least)
     return seconds

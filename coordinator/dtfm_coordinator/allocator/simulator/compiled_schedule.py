@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dtfm_coordinator.allocator.foundations.compiled import compiled, compiled_in_place, compiled_inside
+from dtfm_coordinator.allocator.foundations.compiled import compiled, compiled_in_place_inside, compiled_inside
 from dtfm_coordinator.allocator.problem.problem_arrays import GPIPE, ZERO_BUBBLE
 from dtfm_coordinator.allocator.simulator.heap import pop, push
 from dtfm_protocol.plan import schedule_rules
@@ -103,7 +103,8 @@ class _Made(NamedTuple):
     """Time from which on each way of a pair carries nothing, shape (2, P)."""
     where: Ints
     what: Ints
-    """Of each event, the slot, and the action that ends there; or, as its complement, whose input arrives there."""
+    """Of each event, by number as it was foreseen, the slot, and the action that ends there; or, as its complement,
+    whose input arrives there."""
     times: Ints
     numbers: Ints
     """Events to come; a heap."""
@@ -145,7 +146,6 @@ def order_actions(routes: Ints, crossed: Ints, counts: Ints, shares: Ints, sched
         starts[slot + 1] = starts[slot] + kinds * shares[slot]
     actions = np.empty(starts[slots], dtype=np.int64)
     own, stage_of = _own_micro_batches(routes, counts, shares)
-    # Events are numbered in the order in which they are foreseen.
     most_events = kinds * micro_batches * stages + 2 * micro_batches * (stages - 1)
     forwards = np.zeros((stages, micro_batches), dtype=np.bool_)
     forwards[0, :] = True
@@ -187,12 +187,12 @@ def order_actions(routes: Ints, crossed: Ints, counts: Ints, shares: Ints, sched
     return SlotOrders(actions, starts, made.peaks, made.flights, made.waits)
 
 
-@compiled_in_place
+@compiled_in_place_inside
 def _run(routes: Ints, crossed: Ints, shares: Ints, schedule: int, pace: Pace, made: _Made) -> None:
     """Play the step and take down what each slot does.
 
-    One long function on purpose: it runs for every change that a search tries, and its parts would hand each other
-    dozens of arrays.
+    One long function on purpose: it runs for every change that a search tries, and its parts would hand each other what
+    it has in its hands.
     """
     micro_batches, stages = routes.shape
     gpipe, split, kinds = schedule == GPIPE, schedule == ZERO_BUBBLE, kinds_of(schedule)
@@ -357,7 +357,7 @@ def plain_limits(counts: Ints, shares: Ints, split: bool) -> tuple[Ints, Ints]:
     return limits, most
 
 
-@compiled_in_place
+@compiled_in_place_inside
 def _lowest(ready: Bools, own: Ints, start: int, end: int, first: int) -> tuple[int, int]:
     """Return the lowest micro-batch of a slot that is ready, of which there is one; and how many at the front need not
     be looked at again."""
@@ -369,7 +369,7 @@ def _lowest(ready: Bools, own: Ints, start: int, end: int, first: int) -> tuple[
     return -1, first
 
 
-@compiled_in_place
+@compiled_in_place_inside
 def _held_back(forwards: Bools, own: Ints, shares: Ints, stage_of: Ints) -> int:
     """Return the slot with the lowest micro-batch whose forward is ready."""
     chosen, least, first = -1, forwards.shape[1], int(np.int64(0))

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dtfm_coordinator.allocator.foundations.compiled import compiled, compiled_in_place, compiled_inside, inlined
+from dtfm_coordinator.allocator.foundations.compiled import compiled, compiled_in_place_inside, compiled_inside, inlined
 from dtfm_coordinator.allocator.simulator.heap import pop, push
 
 Ints = npt.NDArray[np.int64]
@@ -101,7 +101,7 @@ def reduced_at(lines: Lines, cuts: Cuts, trees: Ints, between: float) -> Floats:
     return state.held
 
 
-@compiled_in_place
+@compiled_in_place_inside
 def _run(lines: Lines, cuts: Cuts, trees: Ints, between: float, state: _State) -> None:
     """Let all events happen, one after the other, with what follows from each."""
     reductions, holders = cuts.holds.shape
@@ -180,7 +180,7 @@ def _begun(cuts: Cuts, trees: Ints) -> _State:
     return state
 
 
-@compiled_in_place
+@compiled_in_place_inside
 def _event(
     kind: int, which: int, bucket: int, owner: int, holder: int, reductions: int, most: int, holders: int
 ) -> int:
@@ -188,19 +188,19 @@ def _event(
     return (((kind * reductions + which) * most + bucket) * holders + owner) * holders + holder
 
 
-@compiled_in_place
+@compiled_in_place_inside
 def _put(state: _State, time: float, event: int) -> None:
     """Foresee an event."""
     state.size[0] = push(state.times, state.events, state.size[0], time, event)
 
 
-@compiled_in_place
+@compiled_in_place_inside
 def _is_past(state: _State, now: float, time: float, event: int) -> bool:
     """Whether an event of that time and number comes before the present one."""
     return time < now or (time == now and event < state.size[1])
 
 
-@compiled_in_place
+@compiled_in_place_inside
 def _advance(
     lines: Lines, cuts: Cuts, trees: Ints, between: float, state: _State, now: float, which: int, holder: int
 ) -> None:
@@ -259,7 +259,7 @@ def _advance(
                 _put(state, summed[owner, holder], event)
 
 
-@compiled_in_place
+@compiled_in_place_inside
 def _send_on(
     lines: Lines,
     cuts: Cuts,
@@ -297,7 +297,7 @@ def _send_on(
         _put(state, arrived, _event(SUM, which, bucket, owner, parent, reductions, cuts.sizes.shape[1], holders))
 
 
-@compiled_in_place
+@compiled_in_place_inside
 def _take_total(
     lines: Lines, cuts: Cuts, trees: Ints, state: _State, now: float, which: int, bucket: int, owner: int, holder: int
 ) -> None:
@@ -333,7 +333,7 @@ def _take_total(
             _put(state, at[child], last[child])
 
 
-@compiled_in_place
+@compiled_in_place_inside
 def _load(lines: Lines, state: _State, now: float, here: int, amount: float) -> None:
     """Have an uplink carry messages that are ready together: they share it, and so are through together."""
     if lines.uplink[here] < np.inf:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dtfm_coordinator.allocator.foundations.compiled import compiled, compiled_in_place, compiled_inside
+from dtfm_coordinator.allocator.foundations.compiled import compiled, compiled_in_place_inside, compiled_inside
 from dtfm_coordinator.allocator.problem.problem_arrays import Problem
 from dtfm_coordinator.allocator.simulator.compiled_schedule import BACKWARD, FORWARD, KINDS, WEIGHT, kinds_of
 from dtfm_coordinator.allocator.simulator.fast_all_reduce import (
@@ -206,14 +206,14 @@ def _last_actions(
         seconds,
         delay,
         arrived,
-        np.zeros((2, len(pairs)), dtype=np.float64),
-        np.zeros(slots, dtype=np.float64),
-        np.zeros(slots, dtype=np.float64),
-        course.orders.starts[:-1].copy(),
-        np.zeros(slots, dtype=np.float64),
-        np.zeros(slots, dtype=np.bool_),
-        np.empty(slots + 1, dtype=np.float64),
-        np.empty(slots + 1, dtype=np.int64),
+        free=np.zeros((2, len(pairs)), dtype=np.float64),
+        sent_free=np.zeros(slots, dtype=np.float64),
+        received_free=np.zeros(slots, dtype=np.float64),
+        done=course.orders.starts[:-1].copy(),
+        clock=np.zeros(slots, dtype=np.float64),
+        busy=np.zeros(slots, dtype=np.bool_),
+        keys=np.empty(slots + 1, dtype=np.float64),
+        values=np.empty(slots + 1, dtype=np.int64),
     )
     _run(problem, peers, counts, course, played)
     begun, starts = played.clock.copy(), course.orders.starts
@@ -223,7 +223,7 @@ def _last_actions(
     return begun, played.clock, played.free[BACKWARD]
 
 
-@compiled_in_place
+@compiled_in_place_inside
 def _run(problem: Problem, peers: Ints, counts: Ints, course: Course, played: _Played) -> None:
     """Let all actions happen, one after the other, and the messages that they lead to."""
     routes, crossed = course.routes, course.crossed
