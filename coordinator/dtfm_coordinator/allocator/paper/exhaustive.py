@@ -126,7 +126,7 @@ def walk_on(network: PairCosts, walk: Walk, bound: float, leaves: int) -> tuple[
     """
     stages, replicas, devices = network.stages, network.replicas, len(network.forward)
     idle = devices - stages * replicas
-    room = MatchingRoom(np.empty((4, replicas), np.int64), np.empty((2, replicas)))
+    room = MatchingRoom(np.empty((4, replicas), np.int64), np.empty((2, replicas)), np.empty((replicas, replicas)))
     pairs, mate = np.empty((2, replicas, replicas)), np.empty(replicas, np.int64)
     between = np.zeros((stages, stages))
     looked_at = 0

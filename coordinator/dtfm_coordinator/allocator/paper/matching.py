@@ -26,11 +26,13 @@ class MatchingRoom(NamedTuple):
     """Shape (4, n)."""
     seconds: Matrix
     """Shape (2, n)."""
+    pairs: Matrix
+    """Shape (n, n)."""
 
     @classmethod
     def of_size(cls, count: int) -> Self:
         """Return that of `count` rows."""
-        return cls(np.zeros((4, count), dtype=np.int64), np.zeros((2, count)))
+        return cls(np.zeros((4, count), dtype=np.int64), np.zeros((2, count)), np.zeros((count, count)))
 
 
 @compiled_in_place
@@ -182,16 +184,9 @@ def least_both_ways(pairs: Matrix, symmetric: bool, room: MatchingRoom, stop: fl
     slowest_backward = slowest_line(backward, room)
     if slowest_forward + slowest_backward > stop:
         return slowest_forward + slowest_backward
-    count, least_of_column, slowest = len(forward), room.seconds[1], 0.0
-    for column in range(count):
-        least_of_column[column] = np.inf
-    for row in range(count):
-        least = np.inf
-        for column in range(count):
-            both = max(forward[row, column], slowest_forward) + max(backward[row, column], slowest_backward)
-            least = min(least, both)
-            least_of_column[column] = min(least_of_column[column], both)
-        slowest = max(slowest, least)
-    for column in range(count):
-        slowest = max(slowest, least_of_column[column])
-    return slowest
+    both = room.pairs
+    for row in range(len(both)):
+        for column in range(len(both)):
+            ahead, back = forward[row, column], backward[row, column]
+            both[row, column] = max(ahead, slowest_forward) + max(back, slowest_backward)
+    return slowest_line(both, room)
