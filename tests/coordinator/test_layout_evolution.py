@@ -30,18 +30,20 @@ def test_a_number_of_replicas_that_the_owner_fixes_is_kept_whatever_the_number_o
     assert len(found) > 1, "other numbers of stages are looked at"
 
 
+@pytest.mark.parametrize("screens", [False, True])
 @pytest.mark.parametrize("paced", [False, True])
 @pytest.mark.parametrize("largest", [0, 1, 12])
-def test_a_descent_changes_the_number_of_stages_where_that_is_open(largest: int, paced: bool) -> None:
+def test_a_descent_changes_the_number_of_stages_where_that_is_open(largest: int, paced: bool, screens: bool) -> None:
     """And what it returns is a whole layout, and costs what it says."""
     view = network("home", 12, 0)
     problem = pose(view, job(32, now=paced), view.ids, "1f1b", paced=paced)
     begun = next(layout for one in range(12) if (layout := Layout.of(problem, [[one], [(one + 1) % 12]])) is not None)
     order = np.array([*begun.peers, *(peer for peer in range(12) if peer not in begun.peers)])
-    seconds, order, counts, shares, layers, ahead = anneal(
+    seconds, order, counts, shares, layers, ahead, tries = anneal(
         problem, standing(problem, {}, np.inf), order, *begun.arrays()[1:], begun.more, True, largest, 0.06, 0.003,
-        3000, np.random.default_rng(0),
+        3000, screens, np.random.default_rng(0),
     )  # fmt: skip
+    assert 0 < tries <= 3000
     found = Layout.from_arrays(order[: len(shares)], counts, shares, layers, ahead)
     assert sorted(order.tolist()) == list(range(12))
     assert (layers.sum(), layers.min() > 0) == (problem.layers, True)
@@ -49,3 +51,21 @@ def test_a_descent_changes_the_number_of_stages_where_that_is_open(largest: int,
     assert found.cost(problem).total == pytest.approx(seconds, rel=1e-12)
     assert seconds < begun.cost(problem).total
     assert (len(counts) == 2) == (largest == 0)
+
+
+@pytest.mark.parametrize("name", ["home", "irregular"])
+def test_sketches_choose_what_to_play_better_than_chance(name: str) -> None:
+    """So many tries of 48 peers lead to shorter steps with them, in the mean over seeds."""
+    view = network(name, 48, 0)
+    problem = pose(view, job(96, now=False), view.ids, "1f1b")
+    begun = Layout.of(problem, [[peer] for peer in range(8)])
+    assert begun is not None
+
+    def found(screens: bool, seed: int) -> float:
+        return anneal(
+            problem, standing(problem, {}, np.inf), np.arange(48), *begun.arrays()[1:], begun.more, True, 1, 0.06,
+            0.003, 400, screens, np.random.default_rng(seed),
+        )[0]  # fmt: skip
+
+    with_sketches, without = ([found(screens, seed) for seed in range(5)] for screens in (True, False))
+    assert np.mean(with_sketches) < 0.9 * np.mean(without)

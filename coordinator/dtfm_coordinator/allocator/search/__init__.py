@@ -12,5 +12,6 @@
 - `neighbours`: all that a single change makes of a layout, and how long their steps are
 - `promising_shapes`: which numbers of stages and replicas are worth a search, most promising first
 - `settling`: the end of a search: its best layout is changed singly, as long as any change makes it better
+- `sketched_step`: about how long a layout's step is, from sums alone: what of many changes is worth playing
 - `starts`: placements from which the search by the simulated step starts, and placements that are made without a search
 """

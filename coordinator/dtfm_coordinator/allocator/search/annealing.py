@@ -7,6 +7,10 @@ from one peer of a stage to another; a stage's peers have more or fewer micro-ba
 changed, the stages' shares follow their speeds again, and the layers are shared out anew where the old ones no longer
 fit, and of few peers half of the time where stages have come or gone.
 (Kirkpatrick, Gelatt and Vecchi, 1983.)
+
+Of many peers nearly all changes are bad, and so bad that a sketch (`sketched_step`) tells. There a change is played if
+it would be made by its sketch, where it is warmer, and has its layers shared out anew if that is better by its sketch.
+(An approximation that accepts first: Christen and Fox, 2005; without their correction of what it is biased to.)
 """
 
 import numpy as np
@@ -16,6 +20,7 @@ from dtfm_coordinator.allocator.foundations.compiled import compiled, compiled_i
 from dtfm_coordinator.allocator.problem.moving_cost import LayersInForce, moving_a_step
 from dtfm_coordinator.allocator.problem.problem_arrays import Problem
 from dtfm_coordinator.allocator.search.layout import layers_for, share_out
+from dtfm_coordinator.allocator.search.sketched_step import sketched, sketchpad
 from dtfm_coordinator.allocator.simulator.fast_simulator import play
 from dtfm_coordinator.allocator.simulator.slot_course import course_of, no_course
 
@@ -26,6 +31,10 @@ SWAP, MOVE, LAYER, SHARE, REFILL, AHEAD, DEPTH = range(7)
 """Kinds of change: exchange two peers, move a peer, move a layer, move a micro-batch, share the layers out anew, have
 more or fewer micro-batches in flight, one stage more or fewer."""
 
+DRAWN = 20
+"""Changes that are drawn for each that is played, at most, where sketches choose."""
+TOLERANCE = 3.0
+"""Times as warm it is where sketches choose what is played: they are off by some per cent."""
 AHEAD_SHARE = 0.08
 """Share of tries that change how much is in flight, where that is open."""
 DEPTH_SHARE = 0.1
@@ -49,8 +58,9 @@ def anneal(
     warm: float,
     cool: float,
     tries: int,
+    screens: bool,
     rng: np.random.Generator,
-) -> tuple[float, Ints, Ints, Ints, Ints, Ints]:
+) -> tuple[float, Ints, Ints, Ints, Ints, Ints, int]:
     """Try `tries` changes, and return the best layout met with its objective.
 
     Args:
@@ -60,9 +70,11 @@ def anneal(
         uneven: whether the numbers of peers of the stages may change.
         largest: where those may, how many idle peers may become one more stage at most; 0: the number of stages stays.
         warm, cool: temperatures at the first and the last try, as fractions of the step.
+        screens: whether changes that a sketch finds bad are not played; up to `DRAWN` are drawn for each try.
 
     Returns:
-        Seconds of a step, plus those of moving there spread over the horizon; order, counts, shares, layers, ahead.
+        Seconds of a step, plus those of moving there spread over the horizon; order, counts, shares, layers, ahead; how
+        many tries that took.
     """
     slots = len(shares)
     course = course_of(problem, order[:slots], counts, shares, layers, ahead, no_course())
@@ -71,8 +83,11 @@ def anneal(
     current += moving_a_step(problem, now, order[:slots], counts, layers)
     best, best_order, best_counts, best_shares = current, order, counts, shares
     best_layers, best_ahead = layers, ahead
-    for attempt in range(tries):
-        temperature = warm * (cool / warm) ** (attempt / tries)
+    pad, played, drawn, most = sketchpad(problem), 0, 0, DRAWN * tries if screens else tries
+    sketch = sketched(problem, order[:slots], counts, shares, layers, ahead, False, False, pad)[0]
+    while played < tries and drawn < most:
+        temperature = warm * (cool / warm) ** max(played / tries, drawn / most)
+        drawn += 1
         new_order, new_counts, new_shares, new_layers, new_ahead = order, counts, shares, layers, ahead
         stages = len(counts)
         idle = len(order) - slots
@@ -120,9 +135,19 @@ def anneal(
             and (new_shares == shares).all()
         )
         peers = new_order[:new_slots]
+        refilled = change == REFILL or (change == DEPTH and largest > 1 and rng.random() < REFILLED)
+        if screens:
+            may_refill = stages > 1 and change in (SWAP, MOVE)
+            new_sketch, is_in_pad = sketched(
+                problem, peers, new_counts, new_shares, new_layers, new_ahead, refilled, may_refill, pad
+            )
+            if not _is_taken(new_sketch - sketch, TOLERANCE * temperature * current, rng):
+                continue
+            if is_in_pad:
+                new_layers, refilled = pad.layers[: len(new_counts)].copy(), False
+        played += 1
         known = course if same else no_course()
         new_course = course_of(problem, peers, new_counts, new_shares, new_layers, new_ahead, known)
-        refilled = change == REFILL or (change == DEPTH and largest > 1 and rng.random() < REFILLED)
         if refilled or not new_course.fits:
             new_layers = layers_for(problem, peers, new_counts, new_shares, new_ahead, new_course)
             if len(new_layers) == 0:
@@ -130,14 +155,22 @@ def anneal(
             new_course = course_of(problem, peers, new_counts, new_shares, new_layers, new_ahead, new_course)
         objective = play(problem, peers, new_counts, new_layers, new_course, equal)[3]
         objective += moving_a_step(problem, now, peers, new_counts, new_layers)
-        worse = objective - current
-        if worse <= 0.0 or rng.random() < np.exp(-worse / (temperature * current)):
+        if _is_taken(objective - current, temperature * current, rng):
             order, counts, shares, layers, ahead = new_order, new_counts, new_shares, new_layers, new_ahead
             course, slots, current = new_course, new_slots, objective
+            if screens:
+                sketch = sketched(problem, peers, counts, shares, layers, ahead, False, False, pad)[0]
             if current < best * (1 - 1e-9):
                 best, best_order, best_counts, best_shares = current, order, counts, shares
                 best_layers, best_ahead = layers, ahead
-    return best, best_order, best_counts, best_shares, best_layers, best_ahead
+    return best, best_order, best_counts, best_shares, best_layers, best_ahead, max(played, drawn * tries // most)
+
+
+@compiled_inside
+def _is_taken(worse: float, heat: float, rng: np.random.Generator) -> bool:
+    """Whether a change that makes a step so many seconds worse is made, at a temperature of `heat` seconds; one from
+    infinite seconds is, whatever it leads to."""
+    return not worse > 0.0 or rng.random() < np.exp(-worse / heat)
 
 
 @compiled_inside

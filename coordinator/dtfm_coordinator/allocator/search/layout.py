@@ -8,7 +8,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from dtfm_coordinator.allocator.foundations.compiled import compiled, compiled_inside
+from dtfm_coordinator.allocator.foundations.compiled import compiled, compiled_in_place_inside, compiled_inside
 from dtfm_coordinator.allocator.problem.problem_arrays import Problem
 from dtfm_coordinator.allocator.simulator.fast_simulator import EQUAL_PARTS, play
 from dtfm_coordinator.allocator.simulator.predicted_seconds import PredictedSeconds
@@ -240,27 +240,54 @@ def layers_by_load(problem: Problem, peers: Ints, counts: Ints, shares: Ints, an
     Args:
         anew, kept: most layers of each stage with recomputing, and without, as `slot_memory.most_layers` returns them.
     """
-    stages = len(counts)
-    most = kept if kept.min() >= 1 and kept.sum() >= problem.layers else np.maximum(anew, kept)
-    if most.min() < 1 or most.sum() < problem.layers:
-        return np.empty(0, dtype=np.int64)
+    layers, load = np.empty(len(counts), dtype=np.int64), np.empty(len(counts), dtype=np.float64)
+    if layers_by_load_into(problem, peers, counts, shares, anew, kept, layers, load):
+        return layers
+    return layers[:0]
+
+
+@compiled_in_place_inside
+def layers_by_load_into(
+    problem: Problem, peers: Ints, counts: Ints, shares: Ints, anew: Ints, kept: Ints, layers: Ints, load: Floats
+) -> bool:
+    """Set what `layers_by_load` returns, and return whether any split leaves every peer within its memory.
+
+    Args:
+        load: set to the seconds of each of a stage's layers, of all micro-batches, shape (K,).
+    """
+    stages, slot = len(counts), 0
+    again = not _are_enough(kept, kept, stages, problem.layers)
+    if again and not _are_enough(anew, kept, stages, problem.layers):
+        return False
     # A stage is as slow as its slowest peer's share, for each of its layers.
-    load, slot = np.zeros(stages, dtype=np.float64), 0
     for stage in range(stages):
+        load[stage], layers[stage] = 0.0, 1
         for member in range(slot, slot + counts[stage]):
             peer = peers[member]
             load[stage] = max(load[stage], shares[member] * (problem.forward[peer] + problem.backward[peer]))
         slot += counts[stage]
-    layers = np.ones(stages, dtype=np.int64)
     for _ in range(problem.layers - stages):
         chosen, least = -1, np.inf
         for stage in range(stages):
             extra = problem.head_layers if stage == stages - 1 else 0.0
             work = (layers[stage] + 1 + extra) * load[stage]
-            if layers[stage] < most[stage] and work < least:
+            most = max(anew[stage], kept[stage]) if again else kept[stage]
+            if layers[stage] < most and work < least:
                 chosen, least = stage, work
         layers[chosen] += 1
-    return layers
+    return True
+
+
+@compiled_in_place_inside
+def _are_enough(anew: Ints, kept: Ints, stages: int, layers: int) -> bool:
+    """Whether stages that hold so many layers, or so many others, hold all, and one at least each."""
+    held = int(np.int64(0))
+    for stage in range(stages):
+        most = max(anew[stage], kept[stage])
+        if most < 1:
+            return False
+        held += most
+    return bool(held >= layers)
 
 
 def more_in_flight(plan: Plan) -> tuple[int, ...]:

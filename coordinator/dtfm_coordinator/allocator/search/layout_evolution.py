@@ -8,7 +8,8 @@ the best is changed as long as any single change (`settling`) makes it better. E
 side, out of one population.
 
 Of many peers the best plan may use a few, and a budget does not last for trying them all. There chains are grown peer
-by peer before anything is annealed, and descents are short.
+by peer before anything is annealed, descents are short, and only those changes are played that a sketch does not find
+bad (`sketched_step`).
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -216,11 +217,11 @@ class Evolution:
                 break
             hot = warm * cooling**part
             tries = self._budget.left(self._tries_a_call(problem, counts))
-            objective, order, counts, shares, layers, ahead = anneal(
+            objective, order, counts, shares, layers, ahead, took = anneal(
                 problem, self._standing, order, counts, shares, layers, ahead, self._any_counts, largest, hot,
-                hot * cooling, tries, rng,
+                hot * cooling, tries, self._are_many, rng,
             )  # fmt: skip
-            self._budget.spend(tries)
+            self._budget.spend(took)
             layout = Layout.from_arrays(order[: len(shares)], counts, shares, layers, ahead)
             met(objective, layout)
         return layout

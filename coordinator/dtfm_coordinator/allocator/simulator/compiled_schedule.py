@@ -345,16 +345,23 @@ def _own_micro_batches(routes: Ints, counts: Ints, shares: Ints) -> tuple[Ints, 
 @compiled_inside
 def plain_limits(counts: Ints, shares: Ints, split: bool) -> tuple[Ints, Ints]:
     """Return the two limits of `schedule_rules.limits` for each slot: micro-batches in flight, and those kept."""
-    limits, most = np.ones(len(shares), dtype=np.int64), np.ones(len(shares), dtype=np.int64)
+    limits, most = np.empty(len(shares), dtype=np.int64), np.empty(len(shares), dtype=np.int64)
+    plain_limits_into(counts, shares, split, limits, most)
+    return limits, most
+
+
+@compiled_in_place_inside
+def plain_limits_into(counts: Ints, shares: Ints, split: bool, limits: Ints, most: Ints) -> None:
+    """Set what `plain_limits` returns."""
     end, least = len(shares), int(np.int64(0))
     for later in range(len(counts)):
         stage = len(counts) - 1 - later
+        smallest = shares[end - 1]
         for slot in range(end - counts[stage], end):
             limits[slot], most[slot] = _peer_limits(shares[slot], least, stage, len(counts), split)
-        smallest = shares[end - counts[stage] : end].min()
+            smallest = min(smallest, shares[slot])
         least = min(least, smallest) if later else smallest
         end -= counts[stage]
-    return limits, most
 
 
 @compiled_in_place_inside

@@ -7,7 +7,7 @@ memory of each of its peers recomputes.
 import numpy as np
 import numpy.typing as npt
 
-from dtfm_coordinator.allocator.foundations.compiled import compiled_inside
+from dtfm_coordinator.allocator.foundations.compiled import compiled_in_place_inside, compiled_inside
 from dtfm_coordinator.allocator.problem.problem_arrays import Problem
 from dtfm_coordinator.allocator.simulator.compiled_schedule import SlotOrders
 from dtfm_protocol.model import memory_model
@@ -31,10 +31,23 @@ def most_layers(problem: Problem, peers: Ints, counts: Ints, orders: SlotOrders)
     Returns:
         The numbers with recomputing, and without, each of shape (K,).
     """
-    stages = len(counts)
-    kept, anew = np.full(stages, problem.layers, dtype=np.int64), np.full(stages, problem.layers, dtype=np.int64)
-    slot = 0
+    anew, kept = np.empty(len(counts), dtype=np.int64), np.empty(len(counts), dtype=np.int64)
+    most_layers_into(problem, peers, counts, orders.peaks, orders.waits, anew, kept)
+    return anew, kept
+
+
+@compiled_in_place_inside
+def most_layers_into(
+    problem: Problem, peers: Ints, counts: Ints, peaks: Ints, waits: Ints, anew: Ints, kept: Ints
+) -> None:
+    """Set what `most_layers` returns.
+
+    Args:
+        peaks, waits: as in `SlotOrders`.
+    """
+    stages, slot = len(counts), 0
     for stage in range(stages):
+        anew[stage], kept[stage] = problem.layers, problem.layers
         has_replicas = counts[stage] > 1
         feedback = problem.feedback_bytes if has_replicas else 0.0
         beside, ends = _messages_bytes(problem.input_bytes, stages), 0.0
@@ -50,7 +63,7 @@ def most_layers(problem: Problem, peers: Ints, counts: Ints, orders: SlotOrders)
         for member in range(slot, slot + counts[stage]):
             parameter = problem.parameter_bytes[peers[member]] + feedback
             layer = parameter * problem.layer_parameters + problem.frozen_layer_bytes + problem.copied_layer_bytes
-            flying, waiting = orders.peaks[member], orders.waits[member]
+            flying, waiting = peaks[member], waits[member]
             room = problem.memory[peers[member]] - beside - parameter * ends
             if stage == stages - 1:
                 room -= waiting * problem.logits_gradient_bytes
@@ -65,7 +78,6 @@ def most_layers(problem: Problem, peers: Ints, counts: Ints, orders: SlotOrders)
                 each = problem.host_parameter_bytes * problem.layer_parameters
                 anew[stage], kept[stage] = _no_more(anew[stage], there, each), _no_more(kept[stage], there, each)
         slot += counts[stage]
-    return anew, kept
 
 
 @compiled_inside

@@ -23,11 +23,19 @@ def assign_shares(speeds: Floats, micro_batches: int) -> Ints:
     Args:
         speeds: layers a second, or anything proportional to it, shape (R,), R <= micro_batches.
     """
-    quotas = speeds * (micro_batches / speeds.sum())
-    counts = np.maximum(1, np.floor(quotas)).astype(np.int64)
-    total = counts.sum()
+    # Loops throughout: numpy's own would make arrays, which takes longer than all else here.
+    each, total = micro_batches / speeds.sum(), int(np.int64(0))
+    quotas, counts = np.empty(len(speeds), dtype=np.float64), np.empty(len(speeds), dtype=np.int64)
+    for peer in range(len(speeds)):
+        quotas[peer] = speeds[peer] * each
+        counts[peer] = max(1, int(np.floor(quotas[peer])))
+        total += counts[peer]
     while total < micro_batches:
-        counts[int((quotas - counts).argmax())] += 1
+        chosen = 0
+        for peer in range(1, len(counts)):
+            if quotas[peer] - counts[peer] > quotas[chosen] - counts[chosen]:
+                chosen = peer
+        counts[chosen] += 1
         total += 1
     while total > micro_batches:
         # Those lifted to one took what others have a claim to: the largest take back.
@@ -37,8 +45,7 @@ def assign_shares(speeds: Floats, micro_batches: int) -> Ints:
                 chosen, most = peer, counts[peer] - quotas[peer]
         counts[chosen] -= 1
         total -= 1
-    shared: Ints = counts
-    return shared
+    return counts
 
 
 @compiled
