@@ -273,3 +273,17 @@ def test_an_unreachable_pair_costs_infinity() -> None:
     alone = Layout.of(posed, [[0]])
     assert alone is not None
     assert np.isfinite(alone.cost(posed).total)
+
+
+@pytest.mark.parametrize("stages", [[[0, 1], [2, 3], [4]], [[0, 1], [2, 3], [4, 5]]])
+@pytest.mark.parametrize("tied", [0, 60_000])
+def test_a_pair_that_cannot_talk_in_the_middle_costs_infinity_too(stages: list[list[int]], tied: int) -> None:
+    view, work = drawn_view(6, 0), workload(16)
+    gbps = view.bandwidth_gbps.copy()
+    gbps[1, 3] = 0.0
+    cut = View(nodes=view.nodes, latency_ms=view.latency_ms, bandwidth_gbps=gbps)
+    posed = pose(cut, work, cut.ids)._replace(tied_gradients=float(tied), layers=12)
+    layout = Layout.of(posed, stages)
+    assert layout is not None
+    assert (1, 3) in {(layout.peers[one], layout.peers[other]) for one, other in layout.course(posed).pairs.tolist()}
+    assert np.isinf(layout.cost(posed).total)

@@ -60,7 +60,7 @@ def anneal(
     tries: int,
     screens: bool,
     rng: np.random.Generator,
-) -> tuple[float, Ints, Ints, Ints, Ints, Ints, int]:
+) -> tuple[float, Ints, Ints, Ints, Ints, Ints]:
     """Try `tries` changes, and return the best layout met with its objective.
 
     Args:
@@ -73,8 +73,7 @@ def anneal(
         screens: whether changes that a sketch finds bad are not played; up to `DRAWN` are drawn for each try.
 
     Returns:
-        Seconds of a step, plus those of moving there spread over the horizon; order, counts, shares, layers, ahead; how
-        many tries that took.
+        Seconds of a step, plus those of moving there spread over the horizon; order, counts, shares, layers, ahead.
     """
     slots = len(shares)
     course = course_of(problem, order[:slots], counts, shares, layers, ahead, no_course())
@@ -84,7 +83,9 @@ def anneal(
     best, best_order, best_counts, best_shares = current, order, counts, shares
     best_layers, best_ahead = layers, ahead
     pad, played, drawn, most = sketchpad(problem), 0, 0, DRAWN * tries if screens else tries
-    sketch = sketched(problem, order[:slots], counts, shares, layers, ahead, False, False, pad)[0]
+    as_is = tries < 0  # never; a flag that is written down would be a type of its own
+    sketch = sketched(problem, order[:slots], counts, shares, layers, ahead, as_is, as_is, pad)[0]
+    sketch += moving_a_step(problem, now, order[:slots], counts, layers)
     while played < tries and drawn < most:
         temperature = warm * (cool / warm) ** max(played / tries, drawn / most)
         drawn += 1
@@ -128,27 +129,30 @@ def anneal(
             if (new_ahead == ahead).all():
                 continue
         new_slots = len(new_shares)
+        peers = new_order[:new_slots]
+        refilled = change == REFILL or (change == DEPTH and largest > 1 and rng.random() < REFILLED)
+        is_in_pad = as_is
+        if screens:
+            may_refill = stages > 1 and change in (SWAP, MOVE)
+            new_sketch, is_in_pad = sketched(
+                problem, peers, new_counts, new_shares, new_layers, new_ahead, refilled, may_refill, pad
+            )
+            if is_in_pad:
+                new_layers = pad.layers[: len(new_counts)].copy()
+            new_sketch += moving_a_step(problem, now, peers, new_counts, new_layers)
+            if sketch < np.inf and not _is_taken(new_sketch - sketch, TOLERANCE * temperature * current, rng):
+                continue
+        played += 1
         same = (
             new_slots == slots
             and len(new_counts) == stages
             and (new_counts == counts).all()
             and (new_shares == shares).all()
         )
-        peers = new_order[:new_slots]
-        refilled = change == REFILL or (change == DEPTH and largest > 1 and rng.random() < REFILLED)
-        if screens:
-            may_refill = stages > 1 and change in (SWAP, MOVE)
-            new_sketch, is_in_pad = sketched(
-                problem, peers, new_counts, new_shares, new_layers, new_ahead, refilled, may_refill, pad
-            )
-            if not _is_taken(new_sketch - sketch, TOLERANCE * temperature * current, rng):
-                continue
-            if is_in_pad:
-                new_layers, refilled = pad.layers[: len(new_counts)].copy(), False
-        played += 1
         known = course if same else no_course()
         new_course = course_of(problem, peers, new_counts, new_shares, new_layers, new_ahead, known)
-        if refilled or not new_course.fits:
+        # Layers out of the sketch's pad may fit by recomputing only, where others fit without.
+        if not new_course.fits or (refilled and not is_in_pad) or (is_in_pad and new_course.again.any()):
             new_layers = layers_for(problem, peers, new_counts, new_shares, new_ahead, new_course)
             if len(new_layers) == 0:
                 continue
@@ -159,18 +163,18 @@ def anneal(
             order, counts, shares, layers, ahead = new_order, new_counts, new_shares, new_layers, new_ahead
             course, slots, current = new_course, new_slots, objective
             if screens:
-                sketch = sketched(problem, peers, counts, shares, layers, ahead, False, False, pad)[0]
+                sketch = sketched(problem, peers, counts, shares, layers, ahead, as_is, as_is, pad)[0]
+                sketch += moving_a_step(problem, now, peers, counts, layers)
             if current < best * (1 - 1e-9):
                 best, best_order, best_counts, best_shares = current, order, counts, shares
                 best_layers, best_ahead = layers, ahead
-    return best, best_order, best_counts, best_shares, best_layers, best_ahead, max(played, drawn * tries // most)
+    return best, best_order, best_counts, best_shares, best_layers, best_ahead
 
 
 @compiled_inside
 def _is_taken(worse: float, heat: float, rng: np.random.Generator) -> bool:
-    """Whether a change that makes a step so many seconds worse is made, at a temperature of `heat` seconds; one from
-    infinite seconds is, whatever it leads to."""
-    return not worse > 0.0 or rng.random() < np.exp(-worse / heat)
+    """Whether a change that makes a step so many seconds worse is made, at a temperature of `heat` seconds."""
+    return worse <= 0.0 or rng.random() < np.exp(-worse / heat)
 
 
 @compiled_inside

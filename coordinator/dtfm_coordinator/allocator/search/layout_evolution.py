@@ -217,11 +217,11 @@ class Evolution:
                 break
             hot = warm * cooling**part
             tries = self._budget.left(self._tries_a_call(problem, counts))
-            objective, order, counts, shares, layers, ahead, took = anneal(
+            objective, order, counts, shares, layers, ahead = anneal(
                 problem, self._standing, order, counts, shares, layers, ahead, self._any_counts, largest, hot,
                 hot * cooling, tries, self._are_many, rng,
             )  # fmt: skip
-            self._budget.spend(took)
+            self._budget.spend(tries)
             layout = Layout.from_arrays(order[: len(shares)], counts, shares, layers, ahead)
             met(objective, layout)
         return layout

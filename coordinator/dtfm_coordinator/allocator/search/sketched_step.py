@@ -28,10 +28,10 @@ class Sketchpad(NamedTuple):
 
     in_flight: Ints
     """Micro-batches that each slot may have in flight, shape (N,)."""
-    kept: Ints
-    """Micro-batches that it may keep, in the same shape."""
+    peaks: Ints
+    """Micro-batches that it keeps at least when it has most, in the same shape."""
     waits: Ints
-    """Zeros, in the same shape: no gradients of weights wait in a sketch."""
+    """Micro-batches whose weights' gradients wait then, in the same shape."""
     anew: Ints
     """Most layers of each stage that fit in memory with recomputing, shape (layers,)."""
     fit: Ints
@@ -48,8 +48,8 @@ def sketchpad(problem: Problem) -> Sketchpad:
     peers = len(problem.forward)
     return Sketchpad(
         in_flight=np.empty(peers, dtype=np.int64),
-        kept=np.empty(peers, dtype=np.int64),
-        waits=np.zeros(peers, dtype=np.int64),
+        peaks=np.empty(peers, dtype=np.int64),
+        waits=np.empty(peers, dtype=np.int64),
         anew=np.empty(problem.layers, dtype=np.int64),
         fit=np.empty(problem.layers, dtype=np.int64),
         layers=np.empty(problem.layers, dtype=np.int64),
@@ -72,7 +72,9 @@ def sketched(
     """Return the sketched seconds of a layout's step, and whether they are those with the layers in `pad`, which are
     shared out by load.
 
-    They are infinite where memory does not hold what there may be, or a pair that cannot talk would have to.
+    They are infinite where memory holds no such layers, or where micro-batches or gradients would go between a pair
+    that cannot talk. How much is in flight at a time follows from the order of compute, which is not known here: memory
+    is taken to hold what it may hold.
 
     Args:
         peers, counts, shares, layers, ahead: as `slot_course.course_of` takes them.
@@ -91,16 +93,20 @@ def sketched(
 
 @compiled_in_place_inside
 def _limit(problem: Problem, peers: Ints, counts: Ints, shares: Ints, ahead: Ints, pad: Sketchpad) -> None:
-    """Set how many micro-batches slots may have in flight, and how many layers fit beside these."""
-    plain_limits_into(counts, shares, problem.schedule == ZERO_BUBBLE, pad.in_flight, pad.kept)
+    """Set how many micro-batches slots may have in flight, and how many layers fit beside those that they need not
+    wait for: where more may be, some stages have it, and the last ones seldom."""
+    is_split = problem.schedule == ZERO_BUBBLE
+    plain_limits_into(counts, shares, is_split, pad.in_flight, pad.peaks)
     slot = 0
     for stage in range(len(counts)):
         more = ahead[stage] if problem.paced else 0
         for member in range(slot, slot + counts[stage]):
-            flying = shares[member] if problem.schedule == GPIPE else pad.in_flight[member] + more
-            pad.in_flight[member] = min(shares[member], flying)
+            flying = shares[member] if problem.schedule == GPIPE else pad.in_flight[member]
+            pad.peaks[member] = min(shares[member], pad.peaks[member], flying + 1) if is_split else flying
+            pad.waits[member] = 1 if is_split else 0
+            pad.in_flight[member] = min(shares[member], flying + more)
         slot += counts[stage]
-    most_layers_into(problem, peers, counts, pad.in_flight, pad.waits, pad.anew, pad.fit)
+    most_layers_into(problem, peers, counts, pad.peaks, pad.waits, pad.anew, pad.fit)
 
 
 @compiled_in_place_inside
@@ -147,7 +153,7 @@ def _seconds(problem: Problem, peers: Ints, counts: Ints, shares: Ints, layers: 
             reduced = max(reduced, _reducing(problem, peers, first, end, end, end, own))
         end = first
     slots = len(peers)
-    shared = _reducing(problem, peers, 0, counts[0], slots - counts[-1], slots, tied) if tied > 0.0 else 0.0
+    shared = _reducing(problem, peers, end, counts[0], slots - counts[-1], slots, tied)
     return float(around + busiest + reduced + shared)
 
 
@@ -178,6 +184,8 @@ def _crossing(problem: Problem, peers: Ints, shares: Ints, first: int, end: int,
 @compiled_in_place_inside
 def _reducing(problem: Problem, peers: Ints, first: int, middle: int, again: int, end: int, gradients: float) -> float:
     """Return the seconds of an all-reduce in equal parts of the slots from `first` to `middle` and `again` to `end`."""
+    if gradients == 0.0:
+        return 0.0
     holders = middle - first + end - again
     part, longest = gradients / holders, 0.0
     for number in range(holders):

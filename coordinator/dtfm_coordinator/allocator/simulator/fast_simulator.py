@@ -169,6 +169,8 @@ def play(
             applied = max(applied, heard + update_layers[stage] * problem.optimizer[peers[member]])
         slot += counts[stage]
     assert slot == slots
+    if last == np.inf:  # what takes part of an infinite time is no number, and shows nowhere in what follows
+        answered, applied = np.inf, np.inf
     return busiest, last, answered, applied
 
 
