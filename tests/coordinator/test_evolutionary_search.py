@@ -1,5 +1,6 @@
 """The search: as good as looking at everything, and the same every time."""
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dtfm_coordinator.allocator.foundations.compiled import compiled
 from dtfm_coordinator.allocator.foundations.links import Matrix, pipeline_seconds
 from dtfm_coordinator.allocator.foundations.neighbourhoods import nearness, tiled
 from dtfm_coordinator.allocator.paper import evolutionary_search
@@ -15,11 +17,15 @@ from dtfm_coordinator.allocator.paper.cooling import anneal
 from dtfm_coordinator.allocator.paper.crossover import crossed
 from dtfm_coordinator.allocator.paper.evolutionary_search import SearchResult, search, warm_up
 from dtfm_coordinator.allocator.paper.exhaustive import partitions, walk_of, walk_on
+from dtfm_coordinator.allocator.paper.nearest_partners import Index, NearestPartners, least_seconds, look_in_stage
 from dtfm_coordinator.allocator.paper.paper_cost import PaperCostModel, cost_of_pipelines, data_parallel_seconds
 from dtfm_coordinator.allocator.paper.placement_state import (
     PairCosts,
     PlacementState,
     cost,
+    cost_to_anneal,
+    eighth_powers,
+    eighth_root,
     network_of,
     refresh,
     reorder,
@@ -114,20 +120,22 @@ def test_a_changed_placement_costs_what_its_pipelines_written_out_cost(data: st.
         before, active = state.order.copy(), stages * replicas
         here, there = int(rng.integers(active)), int(rng.integers(devices))
         first, last = sorted(rng.integers(stages, size=2).tolist())
-        limit = cost(state) * rng.choice([1.0, rng.uniform(0.8, 1.3)])
-        is_turn = rng.random() < 0.3 and first < last
+        is_smooth, is_turn = bool(rng.random() < 0.5), rng.random() < 0.3 and first < last
+        limit = cost_to_anneal(state, is_smooth) * rng.choice([1.0, rng.uniform(0.8, 1.3)])
         if is_turn:
-            after = turn(net, state, first, last, limit)
+            after = turn(net, state, first, last, limit, is_smooth)
         elif here // replicas != there // replicas:
-            after = exchange(net, state, here, there, limit)
+            after = exchange(net, state, here, there, limit, is_smooth)
         else:
             continue
         # The same from nothing: what the change kept must not matter.
         anew = state_of(net, state.order)
         assert refresh(net, anew) == pytest.approx(cost(state))
+        assert cost_to_anneal(anew, True) == pytest.approx(cost_to_anneal(state, True))
+        assert all(map(np.array_equal, state.nearest, anew.nearest))
         assert cost(state) == pytest.approx(written(net, state, alpha, beta))
         if after < np.inf:
-            assert after == pytest.approx(cost(state))
+            assert after == pytest.approx(cost_to_anneal(state, is_smooth))
             assert after <= limit * (1 + 1e-12)
         else:
             assert np.array_equal(before, state.order)
@@ -139,7 +147,9 @@ def test_a_changed_placement_costs_what_its_pipelines_written_out_cost(data: st.
                 before[:active] = before[places]
             else:
                 before[[here, there]] = before[[there, here]]
-            assert refresh(net, state_of(net, before)) >= limit * (1 - 1e-12)
+            turned_down = state_of(net, before)
+            refresh(net, turned_down)
+            assert cost_to_anneal(turned_down, is_smooth) >= limit * (1 - 1e-12)
     reordered = reorder(net, state)
     assert reordered == pytest.approx(written(net, state, alpha, beta))
     if stages * replicas > 1:
@@ -147,13 +157,54 @@ def test_a_changed_placement_costs_what_its_pipelines_written_out_cost(data: st.
         assert reordered == pytest.approx(PaperCostModel(alpha, beta, A, G, replicas).arrange(groups)[0].total)
 
 
-def test_annealing_reports_the_best_that_it_met() -> None:
+@compiled
+def looked(both: Matrix, order: Index, stage: int, replicas: int, nearest: NearestPartners) -> None:
+    look_in_stage(both, order, stage, replicas, nearest)
+
+
+@compiled
+def least(both: Matrix, nearest: NearestPartners, device: int, stage: int, leaver: int, newcomer: int) -> float:
+    return least_seconds(both, nearest, device, stage, leaver, newcomer)
+
+
+@compiled
+def norm_of(loads: Matrix) -> float:
+    return eighth_root(eighth_powers(loads))
+
+
+@pytest.mark.parametrize("shape", [(12, 3, 4), (9, 3, 2), (6, 6, 1)])
+def test_nearest_partners_are_the_nearest_and_stay_so_when_one_is_exchanged(
+    shape: tuple[int, int, int],
+) -> None:
+    devices, stages, replicas = shape
+    both = np.random.default_rng(3).random((devices, devices))
+    both += both.T
+    order, nearest = np.random.default_rng(4).permutation(devices), NearestPartners.of_size(devices, stages)
+    for stage in range(stages):
+        looked(both, order, stage, replicas, nearest)
+        members = order[stage * replicas : (stage + 1) * replicas].tolist()
+        for device in range(devices):
+            others = [both[device, member] for member in members if member != device]
+            assert least(both, nearest, device, stage, -1, -1) == min(others, default=np.inf)
+            for leaver, newcomer in itertools.product(members, {*range(devices)} - {*members} - {device}):
+                left = [both[device, member] for member in [*members, newcomer] if member not in (device, leaver)]
+                assert least(both, nearest, device, stage, leaver, newcomer) == min(left)
+
+
+@given(st.lists(st.just(0.0) | st.floats(1e-20, 1e6), min_size=1, max_size=9))
+def test_a_smooth_cost_is_the_largest_load_and_a_little_more(loads: list[float]) -> None:
+    norm = norm_of(np.array(loads))
+    assert max(loads) * (1 - 1e-9) <= norm <= max(loads) * len(loads) ** 0.125 * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("is_smooth", [False, True])
+def test_annealing_reports_the_best_that_it_met(is_smooth: bool) -> None:
     alpha, beta = links(20, 3)
     net = network(alpha, beta, 3, 6)
     state = state_of(net, np.random.default_rng(0).permutation(20))
     start = refresh(net, state)
     best = state.order.copy()
-    reported, made = anneal(net, state, np.array([7], dtype=np.uint64), best, start, 0.02 * start, 3000, 0.3)
+    reported, made = anneal(net, state, np.array([7], dtype=np.uint64), best, start, 0.02 * start, 3000, 0.3, is_smooth)
     assert reported < start
     assert 0 < made < 3000
     again = state_of(net, best)
@@ -162,13 +213,14 @@ def test_annealing_reports_the_best_that_it_met() -> None:
 
 def tried(
     monkeypatch: pytest.MonkeyPatch, alpha: Matrix, beta: Matrix, evaluations: int
-) -> list[tuple[float, int, int]]:
-    """Temperature, number of changes tried, and of changes made, of each call of the annealing in a search."""
-    calls: list[tuple[float, int, int]] = []
+) -> list[tuple[float, int, bool]]:
+    """Temperature, number of changes tried, and whether by the smooth cost, of each call of the annealing in a
+    search."""
+    calls: list[tuple[float, int, bool]] = []
 
     def spied(*arguments: Any) -> tuple[float, int]:
         best_cost, made = anneal(*arguments)
-        calls.append((arguments[5], arguments[6], made))
+        calls.append((arguments[5], arguments[6], arguments[8]))
         return best_cost, made
 
     monkeypatch.setattr(evolutionary_search, "anneal", spied)
@@ -189,17 +241,19 @@ def test_annealing_is_neither_hotter_nor_colder_than_where_changes_are_worth_try
 ) -> None:
     view = irregular(64, 3)
     calls = tried(monkeypatch, view.alpha(), view.beta(), 300_000)
-    spent = np.cumsum([steps for _, steps, _ in calls])
-    scouting, later = calls[: int((spent <= 18_000).sum())], calls[int((spent <= 18_000).sum()) + 1 :]
-    assert max(temperature for temperature, _, _ in later) < 0.8 * scouting[0][0], "nothing is melted again"
-    assert sum(steps for _, steps, _ in scouting) > 5_000
-    coldest = min(temperature for temperature, _, _ in later)
-    assert coldest > 5 * scouting[0][0] * COLD / (HOT / 8), "nothing goes on where it is frozen"
+    temperatures = np.array([temperature for temperature, _, _ in calls])
+    first_smooth = [is_smooth for _, _, is_smooth in calls].index(True)
+    scouted = next(n for n in range(first_smooth, len(calls)) if temperatures[n + 1] > temperatures[n]) + 1
+    assert max(temperatures[scouted:]) < 0.8 * temperatures[0], "nothing is melted again"
+    assert 5_000 < sum(steps for _, steps, _ in calls[:scouted]) <= 36_000
+    assert min(temperatures[scouted:]) > 3 * temperatures[0] * COLD / (HOT / 8), "nothing goes on where it is frozen"
+    assert {is_smooth for _, _, is_smooth in calls[scouted:]} == {False, True}
 
 
 def test_where_nothing_freezes_annealing_goes_on_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = tried(monkeypatch, np.full((64, 64), 0.01), np.full((64, 64), 1e8), 60_000)
     temperatures = [temperature for temperature, _, _ in calls]
+    assert not any(is_smooth for _, _, is_smooth in calls)
     assert min(temperatures) < 1.2 * temperatures[0] * COLD / (HOT / 8)
 
 

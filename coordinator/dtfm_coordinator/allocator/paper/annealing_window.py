@@ -1,7 +1,8 @@
 """Temperatures between which annealing pays: above, nearly everything melts, and below, hardly a change is made.
 
-Where a placement freezes, one annealing from a random placement finds out: by the share of the changes that it makes in
-each band of temperatures. Where none ever does, because many changes make no difference, they are parts of the cost.
+Where a placement freezes, one annealing from a random placement finds out, for either cost: by the share of the changes
+that it makes in each band of temperatures. Where none ever does, because many changes make no difference, they are
+parts of the cost.
 """
 
 from typing import NamedTuple, Self

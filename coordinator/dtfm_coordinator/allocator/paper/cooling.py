@@ -1,7 +1,7 @@
-"""Simulated annealing on the exact cost, one temperature at a time.
+"""Simulated annealing on the smooth or the exact cost, one temperature at a time; the best by the exact one is kept.
 
-Half of what a placement costs is a maximum, which most changes leave as it is. So some of the changes begin with a
-device that such a maximum hangs on: one of the slowest group, or of a boundary's slowest pair.
+Much of what a placement costs hangs on few devices. So some of the changes begin with one of them: one of the slowest
+group, or of a boundary's slowest pair.
 """
 
 import numpy as np
@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from dtfm_coordinator.allocator.foundations.compiled import compiled_in_place, compiled_in_place_inside
 from dtfm_coordinator.allocator.foundations.copies import copy_into
-from dtfm_coordinator.allocator.paper.placement_state import Index, PairCosts, PlacementState, cost
+from dtfm_coordinator.allocator.paper.placement_state import Index, PairCosts, PlacementState, cost, cost_to_anneal
 from dtfm_coordinator.allocator.paper.swaps import exchange, turn
 
 Words = npt.NDArray[np.uint64]
@@ -71,6 +71,7 @@ def anneal(
     temperature: float,
     steps: int,
     focus: float,
+    is_smooth: bool,
 ) -> tuple[float, int]:
     """Try `steps` changes at one temperature (Metropolis 1953): exchanges of two devices, now and then a reversal of
     stages.
@@ -81,6 +82,7 @@ def anneal(
         best_cost: cost of `best`, seconds.
         temperature: seconds that a change for the worse may cost, give or take.
         focus: share of the exchanges that begin with a device that the cost depends on.
+        is_smooth: whether changes are judged by the smooth cost.
 
     Returns:
         The best cost met, `best_cost` where none was better; and the number of changes that were made.
@@ -89,7 +91,7 @@ def anneal(
     made = int(np.int64(0))
     elsewhere = len(state.order) - replicas
     turns = TURNS if stages > 2 else 0.0
-    now = cost(state)
+    now = cost_to_anneal(state, is_smooth)
     for _ in range(steps):
         # The limit is drawn first, so that most changes are turned down before they are worked out.
         limit = now - temperature * np.log(uniform(random))
@@ -99,17 +101,18 @@ def anneal(
                 first, last = last, first
             if last == first or last - first == stages - 1:
                 continue
-            after = turn(network, state, first, last, limit)
+            after = turn(network, state, first, last, limit, is_smooth)
         else:
             here = draw_first(network, state, random, focus)
             there = below(random, elsewhere)
             if there >= here - here % replicas:
                 there += replicas
-            after = exchange(network, state, here, there, limit)
+            after = exchange(network, state, here, there, limit, is_smooth)
         if after < np.inf:
             now = after
             made += 1
-            if now < best_cost * (1 - 1e-12):
-                best_cost = now
+            met = cost(state)
+            if met < best_cost * (1 - 1e-12):
+                best_cost = met
                 copy_into(best, state.order)
     return best_cost, made

@@ -1,12 +1,12 @@
 """Evolutionary search for a balanced placement that is cheapest by the paper's cost.
 
 A population of placements starts from neighbourhood tilings (`crossover`). A new one comes from nothing, from the best,
-or from crossing two; each is annealed on the exact cost (`cooling`), from a temperature that depends on how much of its
-origin is worth keeping, and takes the place of the worst, or of its like. Where placements freeze, the first annealing
-finds out between which temperatures it pays: above, nearly everything melts, and below, hardly a change is made. There
-a placement is annealed again, less hot, as long as that improves it. How long an annealing lasts is a share of the
-budget, if that is small. Where time alone is limited, threads do so side by side, with one population. Small swarms are
-searched to the end (`exhaustive`): the result is then the optimum.
+or from crossing two; each is annealed (`cooling`), from a temperature that depends on how much of its origin is worth
+keeping, and takes the place of the worst, or of its like. Where placements freeze, the first annealings find out
+between which temperatures it pays: above, nearly everything melts, and below, hardly a change is made. There a
+placement is annealed again, less hot, as long as that improves it, by the exact cost or, mostly, a smooth one. How long
+an annealing lasts is a share of the budget, if that is small. Where time alone is limited, threads do so side by side,
+with one population. Small swarms are searched to the end (`exhaustive`): the result is then the optimum.
 """
 
 import threading
@@ -36,7 +36,8 @@ LARGEST_ENUMERATION = 200_000
 """Number of placements up to which all are looked at without being asked to."""
 POPULATION = 4
 SCOUTED = 0.06
-"""Share of the budget that the first annealing may take, which finds out between which temperatures it pays."""
+"""Share of the budget that each of the first annealings may take, which find out between which temperatures it
+pays."""
 FRESH = 0.35
 """Share of the budget that an annealing from a random placement may take."""
 ROUND = 0.08
@@ -51,15 +52,17 @@ LONGEST_ROUND = 50
 LARGEST_FRESH = 256
 """Number of devices up to which annealing from a random placement pays; larger networks start from their tilings."""
 SCOUTS = 3
-"""Number of annealings, at most, that find them out."""
+"""Number of annealings, at most, that find them out by either cost."""
 STALE = 6
 """Number of annealings in a row that do not improve a placement, after which another one is begun with."""
 CROSSED = 0.5
 """Share of those that are children of two placements of the population."""
 MIXED = 0.3
 """Temperature to which a child of two placements is heated then, as a part of `HOT`."""
-FOCUS = 0.3
+FOCUS = 0.15
 """Share of the changes that begin with a device on which the cost depends."""
+EXACT = 0.25
+"""Share of the annealings that go by the exact cost, where it is known when placements freeze by the smooth one."""
 CHUNK = 100_000
 """Number of changes tried between two looks at the clock, times the number of devices."""
 TEMPERATURES = 50
@@ -197,8 +200,9 @@ class _Evolution:
         )
         self._devices, self._stages, self._replicas, self._budget = len(alpha), stages, replicas, budget
         self._seed, self._population = seed, _Population(budget.elapsed)
-        self._frozen: Window | None = None
-        """Temperatures between which placements freeze, once they were seen to."""
+        self._frozen = dict[bool, Window]()
+        """Temperatures between which placements freeze, once they were seen to: by the smooth cost (True), and by the
+        exact one (False)."""
 
     def run(self, enumerate_up_to: int) -> SearchResult:
         """Search until the budget is spent or the optimum is known."""
@@ -254,56 +258,70 @@ class _Evolution:
         rng = np.random.default_rng([self._seed, number]) if number else first
         line = self._population.placed[0]
         if self._devices <= LARGEST_FRESH:
-            longest = LONGEST if self._frozen is None else LONGEST_FRESH
-            found = self._anneal(rng.permutation(self._devices), self._window().hot, FRESH, longest, rng)
+            longest, is_smooth = LONGEST_FRESH if self._frozen else LONGEST, self._is_smooth(rng)
+            order = rng.permutation(self._devices)
+            found = self._anneal(order, is_smooth, self._window(is_smooth).hot, FRESH, longest, rng)
             line = found if number else self._population.placed[0]
-        if self._frozen is not None:
+        if self._frozen:
             self._improve_lines(line, rng)
         while not self._budget.spent():
-            hot, warm, _ = self._window()
+            hot, warm, _ = self._window(False)
             choice = rng.random()
             if choice < 0.4 and len(self._population.placed) > 1:
-                self._anneal(self._child(rng), MIXED * hot, ROUND, LONGEST, rng)
+                self._anneal(self._child(rng), False, MIXED * hot, ROUND, LONGEST, rng)
             elif choice < 0.9 or self._devices > LARGEST_FRESH:
-                self._anneal(self._population.placed[0].order, warm, ROUND, LONGEST, rng)
+                self._anneal(self._population.placed[0].order, False, warm, ROUND, LONGEST, rng)
             else:
-                self._anneal(rng.permutation(self._devices), hot, ROUND, LONGEST, rng)
+                self._anneal(rng.permutation(self._devices), False, hot, ROUND, LONGEST, rng)
 
     def _improve_lines(self, line: _Individual, rng: np.random.Generator) -> None:
         """Anneal a placement, less hot, as long as that improves it; then children and new ones in the same way."""
         stale = 0
         while not self._budget.spent():
-            hot, warm, _ = self._window()
+            is_smooth = self._is_smooth(rng)
+            hot, warm, _ = self._window(is_smooth)
             if stale < STALE:
-                found = self._anneal(line.order, warm, ROUND, LONGEST_ROUND, rng)
+                found = self._anneal(line.order, is_smooth, warm, ROUND, LONGEST_ROUND, rng)
                 is_better = found.total < line.total * (1 - 1e-9)
                 line, stale = (found, 0) if is_better else (line, stale + 1)
             elif len(self._population.placed) > 1 and rng.random() < CROSSED:
-                line, stale = self._anneal(self._child(rng), warm, ROUND, LONGEST_ROUND, rng), 0
+                line, stale = self._anneal(self._child(rng), is_smooth, warm, ROUND, LONGEST_ROUND, rng), 0
             else:
-                line, stale = self._anneal(rng.permutation(self._devices), hot, FRESH, LONGEST_FRESH, rng), 0
+                order = rng.permutation(self._devices)
+                line, stale = self._anneal(order, is_smooth, hot, FRESH, LONGEST_FRESH, rng), 0
 
     def _child(self, rng: np.random.Generator) -> Index:
         population = self._population.placed
         one, other = rng.choice(len(population), 2, replace=False)
         return crossed(population[one].order, population[other].order, self._stages, self._replicas, rng)
 
-    def _window(self) -> Window:
-        return self._frozen or Window.of_cost(self._population.placed[0].total, self._stages, self._replicas)
+    def _is_smooth(self, rng: np.random.Generator) -> bool:
+        """Draw by which cost to anneal: the smooth one only where it was seen when placements freeze by it."""
+        return True in self._frozen and bool(rng.random() >= EXACT)
+
+    def _window(self, is_smooth: bool) -> Window:
+        frozen = self._frozen.get(is_smooth)
+        return frozen or Window.of_cost(self._population.placed[0].total, self._stages, self._replicas)
 
     def _scout(self, rng: np.random.Generator) -> None:
         """Anneal random placements until they are frozen, and remember between which temperatures that happened."""
-        for _ in range(SCOUTS):
-            before, window, made = self._population.placed[0].total, self._window(), np.zeros(BANDS)
-            self._anneal(rng.permutation(self._devices), window.hot, SCOUTED, LONGEST_FRESH, rng, FROZEN, made)
-            # Pairs that cannot talk make all temperatures far too high.
-            if self._population.placed[0].total > before / 2:
-                break
-        self._frozen = window.seen(made)
+        for is_smooth in (False, True):
+            for _ in range(SCOUTS):
+                before, window, made = self._population.placed[0].total, self._window(is_smooth), np.zeros(BANDS)
+                order = rng.permutation(self._devices)
+                self._anneal(order, is_smooth, window.hot, SCOUTED, LONGEST_FRESH, rng, FROZEN, made)
+                # Pairs that cannot talk make all temperatures far too high.
+                if self._population.placed[0].total > before / 2:
+                    break
+            seen = window.seen(made)
+            if seen is None:
+                return
+            self._frozen[is_smooth] = seen
 
     def _anneal(
         self,
         order: Index,
+        is_smooth: bool,
         hot: float,
         share: float,
         longest: int,
@@ -314,6 +332,7 @@ class _Evolution:
         """Anneal a placement over a share of the budget, and return and admit the best that was met.
 
         Args:
+            is_smooth: whether changes are judged by the smooth cost.
             hot: temperature to begin with, seconds.
             longest: number of changes, at most, divided by the square of the number of devices.
             until: the annealing ends after a band of temperatures in which no more than this share of the changes is
@@ -321,7 +340,7 @@ class _Evolution:
             made_shares: set to the share of the changes that were made in each band, shape (BANDS,); not a number where
                 none was tried.
         """
-        network, budget, cold = self._network, self._budget, self._window().cold
+        network, budget, cold = self._network, self._budget, self._window(is_smooth).cold
         state = state_of(network, order)
         best_cost = refresh(network, state)
         best, random = state.order.copy(), np.array([rng.integers(1, 2**63)], dtype=np.uint64)
@@ -334,7 +353,7 @@ class _Evolution:
             band = int(done * BANDS)
             steps = budget.left(max(16, min(CHUNK // self._devices, budget.part(share / TEMPERATURES))))
             temperature = hot * (cold / hot) ** done
-            best_cost, count = anneal(network, state, random, best, best_cost, temperature, steps, FOCUS)
+            best_cost, count = anneal(network, state, random, best, best_cost, temperature, steps, FOCUS, is_smooth)
             budget.spend(steps)
             tries[band], made[band] = tries[band] + steps, made[band] + count
             tried, chunks = tried + steps, chunks + 1
@@ -346,8 +365,8 @@ class _Evolution:
             made /= tries
         if made_shares is not None:
             made_shares[:] = made
-        if self._frozen is not None and tries[-1] > 0:
-            self._frozen = self._frozen.followed(is_frozen=bool(made[-1] <= FROZEN))
+        if is_smooth in self._frozen and tries[-1] > 0:
+            self._frozen[is_smooth] = self._frozen[is_smooth].followed(is_frozen=bool(made[-1] <= FROZEN))
         return self._admit(best)
 
     def _admit(self, order: Index) -> _Individual:

@@ -1,9 +1,13 @@
-"""A placement with everything that its exact cost is made of, so that a change costs only what it touches.
+"""A placement with everything that its cost is made of, so that a change costs only what it touches.
 
 A placement is an array of all devices: K groups of R in path order, then the idle ones. Beside it stand each device's
-all-reduce load, each group's slowest, each boundary's matching and its cost. Exchanging two devices
+all-reduce load, each group's slowest, each boundary's matching and its cost, and the nearest partners by which changes
+are turned down (`nearest_partners`). Exchanging two devices
 (`swaps`) changes the loads of two groups by one term each, and at most four boundaries, whose matchings are
 repaired (`matching`).
+
+The largest of all loads is much of the cost, and most changes leave it as it is. So there is a smooth cost besides,
+with the loads' 8-norm instead: every load counts there, the larger the more.
 """
 
 from typing import NamedTuple
@@ -14,6 +18,7 @@ import numpy.typing as npt
 from dtfm_coordinator.allocator.foundations.compiled import compiled, compiled_in_place_inside, compiled_inside
 from dtfm_coordinator.allocator.paper.hamiltonian_path import shortest_path
 from dtfm_coordinator.allocator.paper.matching import MatchingRoom, match_both_ways
+from dtfm_coordinator.allocator.paper.nearest_partners import NearestPartners, look_in_stage
 
 Matrix = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]
@@ -35,6 +40,8 @@ class PairCosts(NamedTuple):
     """Seconds of a boundary message from row to column, shape (N, N)."""
     backward: Matrix
     """`forward` transposed; the same array where symmetric."""
+    both: Matrix
+    """Seconds of a boundary message there and one back, shape (N, N)."""
 
 
 class PlacementState(NamedTuple):
@@ -46,10 +53,14 @@ class PlacementState(NamedTuple):
     """All-reduce seconds of the device at each active position, shape (K * R,)."""
     slowest: Matrix
     """Largest load of each group, seconds, shape (K,)."""
+    powers: Matrix
+    """Sum of each group's loads to the power of eight, shape (K,)."""
     mates: Index
     """Replica of the later stage that each replica of the earlier one feeds, for each boundary, shape (K - 1, R)."""
     edges: Matrix
     """Seconds of each boundary, both directions, shape (K - 1,)."""
+    nearest: NearestPartners
+    """Nearest partners of each device in each stage."""
     trials: Index
     """Work space: trial matchings of up to four boundaries, shape (4, R)."""
     pairs: Matrix
@@ -67,9 +78,9 @@ def network_of(reduce: Matrix, forward: Matrix, stages: int, replicas: int) -> P
     reduce, forward = _finite(reduce), _finite(forward)
     symmetric = np.array_equal(reduce, reduce.T) and np.array_equal(forward, forward.T)
     if symmetric:
-        return PairCosts(stages, replicas, True, reduce, reduce, forward, forward)
+        return PairCosts(stages, replicas, True, reduce, reduce, forward, forward, 2 * forward)
     back = np.ascontiguousarray(reduce.T), np.ascontiguousarray(forward.T)
-    return PairCosts(stages, replicas, False, reduce, back[0], forward, back[1])
+    return PairCosts(stages, replicas, False, reduce, back[0], forward, back[1], forward + back[1])
 
 
 def state_of(network: PairCosts, order: Index) -> PlacementState:
@@ -79,8 +90,10 @@ def state_of(network: PairCosts, order: Index) -> PlacementState:
         order=np.array(order, dtype=np.int64),
         loads=np.zeros(stages * replicas),
         slowest=np.zeros(stages),
+        powers=np.zeros(stages),
         mates=np.tile(np.arange(replicas), (stages - 1, 1)),
         edges=np.zeros(stages - 1),
+        nearest=NearestPartners.of_size(len(network.both), stages),
         trials=np.zeros((4, replicas), dtype=np.int64),
         pairs=np.zeros((4, 2, replicas, replicas)),
         room=MatchingRoom.of_size(replicas),
@@ -114,6 +127,8 @@ def refresh(network: PairCosts, state: PlacementState) -> float:
                     load += network.reduce[order[position], order[other]]
             state.loads[position] = load
             state.slowest[stage] = max(state.slowest[stage], load)
+        state.powers[stage] = eighth_powers(state.loads[first : first + replicas])
+        look_in_stage(network.both, order, stage, replicas, state.nearest)
     for boundary in range(stages - 1):
         state.edges[boundary] = boundary_seconds(network, state, boundary, state.mates[boundary])
     return cost(state)
@@ -123,6 +138,35 @@ def refresh(network: PairCosts, state: PlacementState) -> float:
 def cost(state: PlacementState) -> float:
     """Return the placement's cost in seconds."""
     return float(state.slowest.max() + state.edges.sum())
+
+
+@compiled
+def cost_to_anneal(state: PlacementState, is_smooth: bool) -> float:
+    """Return the placement's smooth cost in seconds, or else its cost."""
+    return float(eighth_root(state.powers.sum()) + state.edges.sum()) if is_smooth else cost(state)
+
+
+@compiled_in_place_inside
+def eighth_power(value: float | np.float64) -> float:
+    """Return the power of eight."""
+    squared = value * value
+    fourth = squared * squared
+    return float(fourth * fourth)
+
+
+@compiled_in_place_inside
+def eighth_powers(loads: Matrix) -> float:
+    """Return the sum of loads to the power of eight."""
+    total = 0.0
+    for load in loads:
+        total += eighth_power(load)
+    return total
+
+
+@compiled_in_place_inside
+def eighth_root(power: float | np.float64) -> float:
+    """Return the eighth root."""
+    return float(np.sqrt(np.sqrt(np.sqrt(power))))
 
 
 @compiled_in_place_inside
@@ -157,11 +201,15 @@ def rearrange(network: PairCosts, state: PlacementState, permutation: Index) -> 
     stages, replicas = network.stages, network.replicas
     order, loads = state.order[: stages * replicas].copy(), state.loads.copy()
     slowest, mates, edges = state.slowest.copy(), state.mates.copy(), state.edges.copy()
+    powers, nearest = state.powers.copy(), state.nearest
+    partners = nearest.seconds.copy(), nearest.devices.copy(), nearest.others.copy()
     for stage in range(stages):
         old = permutation[stage]
         state.order[stage * replicas : (stage + 1) * replicas] = order[old * replicas : (old + 1) * replicas]
         state.loads[stage * replicas : (stage + 1) * replicas] = loads[old * replicas : (old + 1) * replicas]
-        state.slowest[stage] = slowest[old]
+        state.slowest[stage], state.powers[stage] = slowest[old], powers[old]
+        nearest.seconds[:, stage], nearest.devices[:, stage] = partners[0][:, old], partners[1][:, old]
+        nearest.others[:, stage] = partners[2][:, old]
         if stage < stages - 1:
             new = permutation[stage + 1]
             if new == old + 1:

@@ -1,8 +1,8 @@
-"""Changes of a placement, made only where the exact cost afterwards is within a limit.
+"""Changes of a placement, made only where its cost afterwards, exact or smooth, is within a limit.
 
-Annealing draws the limit before it prices a change. So the cheap parts of the price come first: the loads of two
-groups, one term a device, then what the newcomers' best partners cost, then what the boundaries cost at least whatever
-their matchings, and only then the matchings.
+Annealing draws the limit before it prices a change. So the cheap parts of the price come first: what the newcomers'
+nearest partners cost, then the loads of two groups, one term a device, then what the boundaries cost at least, by the
+nearest partners of all and whatever their matchings, and only then the matchings.
 """
 
 import numpy as np
@@ -10,11 +10,14 @@ import numpy as np
 from dtfm_coordinator.allocator.foundations.compiled import compiled, compiled_in_place, compiled_in_place_inside
 from dtfm_coordinator.allocator.foundations.copies import copy_into
 from dtfm_coordinator.allocator.paper.matching import least_both_ways, match_both_ways
+from dtfm_coordinator.allocator.paper.nearest_partners import least_seconds, look_in_stage
 from dtfm_coordinator.allocator.paper.placement_state import (
-    Index,
     PairCosts,
     PlacementState,
-    cost,
+    cost_to_anneal,
+    eighth_power,
+    eighth_powers,
+    eighth_root,
     pair_seconds_into,
     rearrange,
 )
@@ -43,17 +46,6 @@ def loads_after(network: PairCosts, state: PlacementState, position: int, newcom
 
 
 @compiled_in_place_inside
-def newcomer_seconds(network: PairCosts, order: Index, newcomer: int, stage: int) -> float:
-    """Return the least seconds, both directions, that a device next to a stage pays: with its best partner there."""
-    first = stage * network.replicas
-    forward, backward = network.forward[newcomer], network.backward[newcomer]
-    least = np.inf
-    for position in range(first, first + network.replicas):
-        least = min(least, forward[order[position]] + backward[order[position]])
-    return least
-
-
-@compiled_in_place_inside
 def touched(side: int, one: int, other: int, stages: int) -> int:
     """Return the boundary before (even) or behind (odd) the first (0, 1) or second (2, 3) stage; -1 if none or met
     before."""
@@ -64,13 +56,14 @@ def touched(side: int, one: int, other: int, stages: int) -> int:
 
 
 @compiled_in_place
-def exchange(network: PairCosts, state: PlacementState, here: int, there: int, limit: float) -> float:
+def exchange(network: PairCosts, state: PlacementState, here: int, there: int, limit: float, is_smooth: bool) -> float:
     """Exchange the devices at two positions of different stages, if the cost then is no more than `limit`.
 
     Args:
         here: position in a group.
         there: position in another group, or of an idle device.
         limit: seconds that the cost may be afterwards.
+        is_smooth: whether that is the smooth cost.
 
     Returns:
         The cost, infinite where the exchange was not made.
@@ -80,29 +73,40 @@ def exchange(network: PairCosts, state: PlacementState, here: int, there: int, l
     one, other = here // replicas, there // replicas
     if other >= stages:
         other = -2  # idle: next to no stage
-    one_slowest, other_slowest = loads_after(network, state, here, order[there], 0), 0.0
-    reduction, kept = one_slowest, 0.0
+    kept, powers, largest = 0.0, 0.0, 0.0
     for stage in range(stages):
         if stage not in (one, other):
-            reduction = max(reduction, state.slowest[stage])
+            powers += state.powers[stage]
+            largest = max(largest, state.slowest[stage])
     for boundary in range(stages - 1):
         if boundary not in (one - 1, one, other - 1, other):
             kept += state.edges[boundary]
-    left = limit - kept - reduction
-    if left < 0:
+    # From cheap to dear: bounds of the boundaries, loads, better bounds, matchings.
+    room = limit - kept - newcomers_least(network, state, one, other, here, there)
+    if room < largest:
+        return np.inf
+    most = eighth_power(room)
+    one_slowest, other_slowest, other_powers = loads_after(network, state, here, order[there], 0), 0.0, 0.0
+    one_powers = eighth_powers(state.changed[0])
+    powers, largest = powers + one_powers, max(largest, one_slowest)
+    if largest > room or (is_smooth and powers > most):
         return np.inf
     if other >= 0:
         other_slowest = loads_after(network, state, there, order[here], 1)
-        reduction = max(reduction, other_slowest)
-        left = limit - kept - reduction
-        if left < 0:
+        other_powers = eighth_powers(state.changed[1])
+        powers, largest = powers + other_powers, max(largest, other_slowest)
+        if largest > room or (is_smooth and powers > most):
             return np.inf
+    reduction = eighth_root(powers) if is_smooth else largest
+    left = limit - kept - reduction
+    least = nearest_least(network, state, one, other, here, there, left)
+    if least > left:
+        return np.inf
     order[here], order[there] = order[there], order[here]
     seconds = np.inf
-    if newcomers_least(network, state, one, other, order[here], order[there]) <= left:
-        least = boundaries_least(network, state, one, other, left)
-        if least <= left:
-            seconds = match_boundaries(network, state, one, other, least, left)
+    least = boundaries_least(network, state, one, other, least, left)
+    if least <= left:
+        seconds = match_boundaries(network, state, one, other, least, left)
     if seconds == np.inf:
         order[here], order[there] = order[there], order[here]
         return np.inf
@@ -112,36 +116,78 @@ def exchange(network: PairCosts, state: PlacementState, here: int, there: int, l
             copy_into(mates[boundary], state.trials[side])
             state.edges[boundary] = state.trial_seconds[side]
     copy_into(state.loads[one * replicas : (one + 1) * replicas], state.changed[0])
-    state.slowest[one] = one_slowest
+    state.slowest[one], state.powers[one] = one_slowest, one_powers
+    look_in_stage(network.both, order, one, replicas, state.nearest)
     if other >= 0:
         copy_into(state.loads[other * replicas : (other + 1) * replicas], state.changed[1])
-        state.slowest[other] = other_slowest
+        state.slowest[other], state.powers[other] = other_slowest, other_powers
+        look_in_stage(network.both, order, other, replicas, state.nearest)
     return reduction + kept + seconds
 
 
 @compiled_in_place_inside
-def newcomers_least(
-    network: PairCosts, state: PlacementState, one: int, other: int, to_one: int, to_other: int
-) -> float:
-    """Return what the boundaries of two exchanged devices cost at least, seconds: what each of the two, now in stage
-    `one` and in stage `other`, pays with even its best partners, one at each boundary."""
+def newcomers_least(network: PairCosts, state: PlacementState, one: int, other: int, here: int, there: int) -> float:
+    """Return what the boundaries beside two devices that are about to be exchanged cost at least, seconds: what each of
+    the two then pays with even its nearest partners, one at each boundary."""
     least = 0.0
     for side in range(4):
-        stage, newcomer = (one, to_one) if side < 2 else (other, to_other)
+        stage, newcomer = (one, state.order[there]) if side < 2 else (other, state.order[here])
         beside = stage - 1 + 2 * (side % 2)
         if 0 <= beside < network.stages and stage >= 0 and beside not in (one, other):
-            least += newcomer_seconds(network, state.order, newcomer, beside)
+            least += state.nearest.seconds[newcomer, beside]
     return least
 
 
 @compiled_in_place_inside
-def boundaries_least(network: PairCosts, state: PlacementState, one: int, other: int, limit: float) -> float:
-    """Return what the boundaries of two stages cost at least, seconds, for `match_boundaries`; some value beyond the
-    limit once the sum is."""
+def nearest_least(
+    network: PairCosts, state: PlacementState, one: int, other: int, here: int, there: int, limit: float
+) -> float:
+    """Return what the boundaries of two stages cost at least, seconds, once devices are exchanged: what the worst off
+    of each boundary's devices pays with even its nearest partner; some value beyond the limit once the sum is. Each
+    boundary's is in `trial_seconds` then."""
     least = 0.0
     for side in range(4):
         boundary = touched(side, one, other, network.stages)
         if boundary >= 0 and least <= limit:
+            later = farthest(network, state, boundary, boundary + 1, one, other, here, there)
+            earlier = farthest(network, state, boundary + 1, boundary, one, other, here, there)
+            state.trial_seconds[side] = max(later, earlier)
+            least += state.trial_seconds[side]
+    return least
+
+
+@compiled_in_place_inside
+def farthest(
+    network: PairCosts, state: PlacementState, stage: int, beside: int, one: int, other: int, here: int, there: int
+) -> float:
+    """Return the seconds that the worst off of a stage's devices pays with its nearest partner in a stage beside, once
+    devices are exchanged."""
+    order, replicas, most = state.order, network.replicas, 0.0
+    leaver, newcomer = -1, -1
+    if beside == one:
+        leaver, newcomer = int(order[here]), int(order[there])
+    elif beside == other:
+        leaver, newcomer = int(order[there]), int(order[here])
+    for position in range(stage * replicas, (stage + 1) * replicas):
+        device = order[there if position == here else (here if position == there else position)]
+        most = max(most, least_seconds(network.both, state.nearest, device, beside, leaver, newcomer))
+    return most
+
+
+@compiled_in_place_inside
+def boundaries_least(
+    network: PairCosts, state: PlacementState, one: int, other: int, least: float, limit: float
+) -> float:
+    """Return what the boundaries of two stages cost at least, seconds, for `match_boundaries`; some value beyond the
+    limit once the sum is.
+
+    Args:
+        least: what `nearest_least` returned just before.
+    """
+    for side in range(4):
+        boundary = touched(side, one, other, network.stages)
+        if boundary >= 0 and least <= limit:
+            least -= state.trial_seconds[side]
             least += least_between(network, state, side, boundary, boundary + 1, limit - least)
     return least
 
@@ -191,11 +237,11 @@ def matched_between(network: PairCosts, state: PlacementState, side: int, limit:
 
 
 @compiled
-def turn(network: PairCosts, state: PlacementState, first: int, last: int, limit: float) -> float:
+def turn(network: PairCosts, state: PlacementState, first: int, last: int, limit: float, is_smooth: bool) -> float:
     """Reverse the order of the stages from `first` to `last`, if the cost then is no more than `limit`; return as
     `exchange`."""
     stages = network.stages
-    seconds = cost(state)
+    seconds = cost_to_anneal(state, is_smooth)
     before, behind = first > 0, last < stages - 1
     if before:
         seconds -= state.edges[first - 1]
@@ -210,7 +256,7 @@ def turn(network: PairCosts, state: PlacementState, first: int, last: int, limit
         state.mates[first - 1], state.edges[first - 1] = state.trials[0], state.trial_seconds[0]
     if behind:
         state.mates[last], state.edges[last] = state.trials[1], state.trial_seconds[1]
-    return cost(state)
+    return cost_to_anneal(state, is_smooth)
 
 
 @compiled_in_place_inside
