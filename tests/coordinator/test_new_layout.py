@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dtfm_coordinator.leader.planner import UnmeasuredLinks
 from dtfm_protocol.control.messages import ProbeRound
 from dtfm_protocol.discovery.records import Link, LinkReport
 from dtfm_protocol.plan.plan import Plan
@@ -317,6 +318,29 @@ async def test_links_that_could_not_be_measured_are_tried_again_though_nobody_co
         await swarm.report(peer)
     await swarm.clock.advance(0.1)
     assert ids_of(await laying) == "abc"
+
+
+async def test_links_of_an_owners_layout_that_could_not_be_measured_are_tried_again(swarm: Swarm) -> None:
+    plan = swarm.planner.plan
+
+    def forced(view: View, *others: Any, **named: Any) -> Plan:
+        if not view.bandwidth_gbps[view.ids.index("a"), view.ids.index("b")] > 0:
+            raise UnmeasuredLinks([("a", "b")])
+        return plan(view, *others, **named)
+
+    swarm.planner.plan = forced  # type: ignore[method-assign]
+    swarm.gbps = {frozenset("ab"): None}
+    await swarm.join(*"abc")
+    laying = asyncio.create_task(swarm.layout())
+    await until(lambda: any("a and b" in phase.text for phase in swarm.phases))
+    assert sum({*"ab"} == {*asked} for asked in swarm.asked) == 2
+    swarm.gbps = {}
+    await swarm.clock.advance(TIMEOUTS.layout_retry - 0.1)
+    for peer in "abc":
+        await swarm.report(peer)
+    await swarm.clock.advance(0.1)
+    assert ids_of(await laying) == "abc"
+    assert sum({*"ab"} == {*asked} for asked in swarm.asked) == 3
 
 
 async def test_a_run_that_has_lost_nodes_waits_a_while_for_others_and_then_goes_on_with_fewer(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from dtfm_coordinator.allocator.job_demand import requirements
 from dtfm_coordinator.allocator.problem.model_demand import memory_needed
 from dtfm_coordinator.allocator.workload import Workload
 from dtfm_coordinator.leader import planner as planning
-from dtfm_coordinator.leader.planner import Planner
+from dtfm_coordinator.leader.planner import Planner, UnmeasuredLinks
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.job_file import Checkpointing, Evaluation, Planning, Training, Wire
 from dtfm_protocol.job.resolved_job import Corpus, ResolvedJob, Shard
@@ -150,8 +150,9 @@ def test_a_forced_plan_over_a_link_that_could_not_be_measured_is_refused_in_one_
     bandwidth = np.ones((3, 3))
     bandwidth[0, 1] = 0.0
     view = View(nodes=VIEW.nodes, latency_ms=VIEW.latency_ms, bandwidth_gbps=bandwidth)
-    with pytest.raises(UserError, match="link could not be measured"):
+    with pytest.raises(UnmeasuredLinks, match="link could not be measured: a and b; it") as refused:
         for_job(Plan.model_validate(FORCED)).plan(view)
+    assert refused.value.pairs == [("a", "b")]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,9 @@ from collections.abc import Awaitable, Callable, Collection
 from dtfm_coordinator.faults.accusations import Quarrel
 from dtfm_coordinator.leader.lead_context import LeadContext
 from dtfm_coordinator.leader.link_measuring import LinkMeasuring
+from dtfm_coordinator.leader.planner import UnmeasuredLinks
 from dtfm_coordinator.leader.rehearsal import Rehearsal
+from dtfm_coordinator.links.chosen_pairs import in_rounds
 from dtfm_coordinator.links.plan_pairs import pairs_of
 from dtfm_coordinator.links.plan_revision import PlanRevision
 from dtfm_coordinator.links.view_bounds import at_least
@@ -86,13 +88,20 @@ class MeasuredPlans:
         )
         if rehearsal is not None and not apart:
             plan = rehearsal.plan_for(members, planner.settings)
-        made = [] if plan is None else [plan]
+        made, tried_again = [] if plan is None else [plan], False
         while True:
             if not rehearsed:
                 await self._say("planning", f"planning for {len(members)} nodes")
             view = self.view(members, apart)
             seen = await asyncio.to_thread(revision.seen, view)  # estimates of many links take a while
-            plan = await asyncio.to_thread(planner.plan, seen, self._state.plan, horizon, standstill, plan)
+            try:
+                plan = await asyncio.to_thread(planner.plan, seen, self._state.plan, horizon, standstill, plan)
+            except UnmeasuredLinks as error:
+                if tried_again:
+                    raise
+                await self._measuring.rounds_of_plan(in_rounds(error.pairs), members)  # they may be well again
+                tried_again = True
+                continue
             if before is None and (best := await asyncio.to_thread(self._kept, made, plan, view)) is not None:
                 self._save(view, rehearsed)
                 return best

@@ -2,6 +2,7 @@
 allocator's."""
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from dtfm_coordinator.allocator.allocate import allocate
@@ -15,14 +16,29 @@ from dtfm_coordinator.allocator.foundations.shapes import (
 from dtfm_coordinator.allocator.job_demand import requirements
 from dtfm_coordinator.allocator.problem.model_demand import ModelDemand, apart_of, memory_needed
 from dtfm_coordinator.allocator.workload import Workload, as_cost, is_soon_predicted, predict
+from dtfm_coordinator.links.plan_pairs import pairs_of
 from dtfm_protocol.data.batches import check_corpus
 from dtfm_protocol.errors import UserError
+from dtfm_protocol.identity.keys import short
 from dtfm_protocol.job.amendment import Settings
 from dtfm_protocol.job.resolved_job import ResolvedJob
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.plan.schedule import actions_of, most_in_flight
 from dtfm_protocol.process.quantities import bytes_in_words
 from dtfm_protocol.view.view import View
+
+
+class UnmeasuredLinks(UserError):
+    """Error: the owner's layout has `pairs` of nodes talk to each other whose links could not be measured."""
+
+    def __init__(self, pairs: Sequence[tuple[str, str]]) -> None:
+        some = ", ".join(" and ".join(map(short, pair)) for pair in pairs[:3])
+        more = f" and {len(pairs) - 3} more pairs" if len(pairs) > 3 else ""
+        super().__init__(
+            f"--plan: these nodes are to talk to each other, and their link could not be measured: {some}{more}; it is "
+            "tried again every minute"
+        )
+        self.pairs = pairs
 
 
 class Planner:
@@ -192,8 +208,13 @@ class Planner:
         cost = predict(view, self._workload, placed).cost
         self._check_in_flight(placed, view)
         if not math.isfinite(cost.total):
-            raise UserError("--plan: it has two nodes talk to each other whose link could not be measured")
+            raise UnmeasuredLinks(sorted(pair for pair in self._pairs(placed) if not _is_measured(view, *pair)))
         return placed.model_copy(update={"cost": as_cost(cost)})
+
+    def _pairs(self, plan: Plan) -> Iterator[tuple[str, str]]:
+        for pair in pairs_of(plan, tied=self.is_tied):
+            one, other = sorted(pair)
+            yield one, other
 
     def _check_in_flight(self, plan: Plan, view: View) -> None:
         """Check that peers have memory for what a forced plan with a pace of its own keeps in flight.
@@ -212,3 +233,8 @@ class Planner:
                     f"--plan: {peer[-8:]} would keep {kept} micro-batches in flight, which takes "
                     f"{bytes_in_words(needed)}, and offers {bytes_in_words(memory)}: lower pacing.in_flight and kept"
                 )
+
+
+def _is_measured(view: View, one: str, other: str) -> bool:
+    here, there = view.ids.index(one), view.ids.index(other)
+    return bool(view.bandwidth_gbps[here, there] > 0 and view.bandwidth_gbps[there, here] > 0)

@@ -24,6 +24,8 @@ MELTED, FROZEN = 0.04, 0.0015
 """Shares of the changes that are made where a placement melts and where it is frozen."""
 WARMER = 1.4
 """Times the temperature at which it is frozen, to which a placement is heated to be improved and not lost."""
+EXACT = 0.25
+"""Share of the annealings that go by the exact cost, where it is known when placements freeze by the smooth one."""
 FOLLOWED = 1.1
 """Times by which that temperature follows what later annealings find: better placements are frozen at higher ones."""
 
@@ -69,3 +71,36 @@ class Window(NamedTuple):
     def followed(self, *, is_frozen: bool) -> Self:
         """Return those that end a little hotter where this one's last is too cold, else a little colder."""
         return self.around(self.hot, self.cold * (FOLLOWED if is_frozen else 1 / FOLLOWED))
+
+
+class Windows:
+    """Temperatures of annealings by the exact cost and by the smooth one, as far as placements were seen to freeze."""
+
+    def __init__(self, stages: int, replicas: int) -> None:
+        self._stages, self._replicas = stages, replicas
+        self._seen = dict[bool, Window]()
+        """By the smooth cost (True), and by the exact one (False)."""
+
+    def __bool__(self) -> bool:
+        """Whether placements were seen to freeze."""
+        return bool(self._seen)
+
+    def of(self, is_smooth: bool, cost: float) -> Window:
+        """Return those for one of the two costs, where a good placement costs so many seconds."""
+        return self._seen.get(is_smooth) or Window.of_cost(cost, self._stages, self._replicas)
+
+    def is_smooth(self, rng: np.random.Generator) -> bool:
+        """Draw by which cost to anneal: the smooth one only where placements were seen to freeze by it."""
+        return True in self._seen and bool(rng.random() >= EXACT)
+
+    def see(self, is_smooth: bool, window: Window, made: Matrix) -> bool:
+        """Learn from an annealing, as `Window.seen`; return whether it froze."""
+        seen = window.seen(made)
+        if seen is not None:
+            self._seen[is_smooth] = seen
+        return seen is not None
+
+    def follow(self, is_smooth: bool, made: float | np.float64) -> None:
+        """Learn from the share of the changes that an annealing made at its last temperatures."""
+        if is_smooth in self._seen:
+            self._seen[is_smooth] = self._seen[is_smooth].followed(is_frozen=bool(made <= FROZEN))

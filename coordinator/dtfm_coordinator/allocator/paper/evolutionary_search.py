@@ -22,7 +22,7 @@ from dtfm_coordinator.allocator.foundations.links import Matrix, pipeline_second
 from dtfm_coordinator.allocator.foundations.neighbourhoods import nearness, tiled
 from dtfm_coordinator.allocator.foundations.search_budget import Budget
 from dtfm_coordinator.allocator.foundations.side_by_side import all_cores, side_by_side
-from dtfm_coordinator.allocator.paper.annealing_window import BANDS, FROZEN, Window
+from dtfm_coordinator.allocator.paper.annealing_window import BANDS, FROZEN, Window, Windows
 from dtfm_coordinator.allocator.paper.cooling import anneal
 from dtfm_coordinator.allocator.paper.crossover import crossed, widths
 from dtfm_coordinator.allocator.paper.exhaustive import partitions, provable, walk_of, walk_on
@@ -61,8 +61,6 @@ MIXED = 0.3
 """Temperature to which a child of two placements is heated then, as a part of `HOT`."""
 FOCUS = 0.15
 """Share of the changes that begin with a device on which the cost depends."""
-EXACT = 0.25
-"""Share of the annealings that go by the exact cost, where it is known when placements freeze by the smooth one."""
 CHUNK = 100_000
 """Number of changes tried between two looks at the clock, times the number of devices."""
 TEMPERATURES = 50
@@ -168,6 +166,12 @@ class _Population:
                 self.placed = sorted([*self.placed, admitted], key=lambda individual: individual.total)[:POPULATION]
         self.note(total)
 
+    def child(self, stages: int, replicas: int, rng: np.random.Generator) -> Index:
+        """Return a child of any two of them."""
+        placed = self.placed
+        one, other = rng.choice(len(placed), 2, replace=False)
+        return crossed(placed[one].order, placed[other].order, stages, replicas, rng)
+
     def note(self, total: float) -> None:
         """Take note of the cost of a placement that was met."""
         with self._lock:
@@ -192,17 +196,10 @@ class _Evolution:
         self._price: Callable[[Pipelines], PaperCost] = lambda pipelines: cost_of_pipelines(
             alpha, beta, pipelines, activation_bytes, gradient_bytes
         )
-        self._network = network_of(
-            data_parallel_seconds(alpha, beta, gradient_bytes, replicas),
-            pipeline_seconds(alpha, beta, activation_bytes),
-            stages,
-            replicas,
-        )
+        reductions = data_parallel_seconds(alpha, beta, gradient_bytes, replicas)
+        self._network = network_of(reductions, pipeline_seconds(alpha, beta, activation_bytes), stages, replicas)
         self._devices, self._stages, self._replicas, self._budget = len(alpha), stages, replicas, budget
-        self._seed, self._population = seed, _Population(budget.elapsed)
-        self._frozen = dict[bool, Window]()
-        """Temperatures between which placements freeze, once they were seen to: by the smooth cost (True), and by the
-        exact one (False)."""
+        self._seed, self._population, self._windows = seed, _Population(budget.elapsed), Windows(stages, replicas)
 
     def run(self, enumerate_up_to: int) -> SearchResult:
         """Search until the budget is spent or the optimum is known."""
@@ -258,17 +255,18 @@ class _Evolution:
         rng = np.random.default_rng([self._seed, number]) if number else first
         line = self._population.placed[0]
         if self._devices <= LARGEST_FRESH:
-            longest, is_smooth = LONGEST_FRESH if self._frozen else LONGEST, self._is_smooth(rng)
+            longest, is_smooth = LONGEST_FRESH if self._windows else LONGEST, self._windows.is_smooth(rng)
             order = rng.permutation(self._devices)
             found = self._anneal(order, is_smooth, self._window(is_smooth).hot, FRESH, longest, rng)
             line = found if number else self._population.placed[0]
-        if self._frozen:
+        if self._windows:
             self._improve_lines(line, rng)
         while not self._budget.spent():
             hot, warm, _ = self._window(False)
             choice = rng.random()
             if choice < 0.4 and len(self._population.placed) > 1:
-                self._anneal(self._child(rng), False, MIXED * hot, ROUND, LONGEST, rng)
+                child = self._population.child(self._stages, self._replicas, rng)
+                self._anneal(child, False, MIXED * hot, ROUND, LONGEST, rng)
             elif choice < 0.9 or self._devices > LARGEST_FRESH:
                 self._anneal(self._population.placed[0].order, False, warm, ROUND, LONGEST, rng)
             else:
@@ -278,30 +276,21 @@ class _Evolution:
         """Anneal a placement, less hot, as long as that improves it; then children and new ones in the same way."""
         stale = 0
         while not self._budget.spent():
-            is_smooth = self._is_smooth(rng)
+            is_smooth = self._windows.is_smooth(rng)
             hot, warm, _ = self._window(is_smooth)
             if stale < STALE:
                 found = self._anneal(line.order, is_smooth, warm, ROUND, LONGEST_ROUND, rng)
                 is_better = found.total < line.total * (1 - 1e-9)
                 line, stale = (found, 0) if is_better else (line, stale + 1)
             elif len(self._population.placed) > 1 and rng.random() < CROSSED:
-                line, stale = self._anneal(self._child(rng), is_smooth, warm, ROUND, LONGEST_ROUND, rng), 0
+                child = self._population.child(self._stages, self._replicas, rng)
+                line, stale = self._anneal(child, is_smooth, warm, ROUND, LONGEST_ROUND, rng), 0
             else:
                 order = rng.permutation(self._devices)
                 line, stale = self._anneal(order, is_smooth, hot, FRESH, LONGEST_FRESH, rng), 0
 
-    def _child(self, rng: np.random.Generator) -> Index:
-        population = self._population.placed
-        one, other = rng.choice(len(population), 2, replace=False)
-        return crossed(population[one].order, population[other].order, self._stages, self._replicas, rng)
-
-    def _is_smooth(self, rng: np.random.Generator) -> bool:
-        """Draw by which cost to anneal: the smooth one only where it was seen when placements freeze by it."""
-        return True in self._frozen and bool(rng.random() >= EXACT)
-
     def _window(self, is_smooth: bool) -> Window:
-        frozen = self._frozen.get(is_smooth)
-        return frozen or Window.of_cost(self._population.placed[0].total, self._stages, self._replicas)
+        return self._windows.of(is_smooth, self._population.placed[0].total)
 
     def _scout(self, rng: np.random.Generator) -> None:
         """Anneal random placements until they are frozen, and remember between which temperatures that happened."""
@@ -313,10 +302,8 @@ class _Evolution:
                 # Pairs that cannot talk make all temperatures far too high.
                 if self._population.placed[0].total > before / 2:
                     break
-            seen = window.seen(made)
-            if seen is None:
+            if not self._windows.see(is_smooth, window, made):
                 return
-            self._frozen[is_smooth] = seen
 
     def _anneal(
         self,
@@ -361,12 +348,11 @@ class _Evolution:
                 refresh(network, state)
                 reorder(network, state)
             self._population.note(best_cost)
-        with np.errstate(invalid="ignore"):
-            made /= tries
         if made_shares is not None:
-            made_shares[:] = made
-        if is_smooth in self._frozen and tries[-1] > 0:
-            self._frozen[is_smooth] = self._frozen[is_smooth].followed(is_frozen=bool(made[-1] <= FROZEN))
+            with np.errstate(invalid="ignore"):
+                made_shares[:] = made / tries
+        if tries[-1] > 0:
+            self._windows.follow(is_smooth, made[-1] / tries[-1])
         return self._admit(best)
 
     def _admit(self, order: Index) -> _Individual:
