@@ -116,6 +116,7 @@ def test_a_changed_placement_costs_what_its_pipelines_written_out_cost(data: st.
     net = network(alpha, beta, stages, replicas)
     state = state_of(net, rng.permutation(devices))
     assert refresh(net, state) == pytest.approx(written(net, state, alpha, beta))
+    looks = data.draw(st.booleans())
     for _ in range(12):
         before, active = state.order.copy(), stages * replicas
         here, there = int(rng.integers(active)), int(rng.integers(devices))
@@ -125,14 +126,16 @@ def test_a_changed_placement_costs_what_its_pipelines_written_out_cost(data: st.
         if is_turn:
             after = turn(net, state, first, last, limit, is_smooth)
         elif here // replicas != there // replicas:
-            after = exchange(net, state, here, there, limit, is_smooth)
+            after = exchange(net, state, here, there, limit, is_smooth, looks)
         else:
             continue
         # The same from nothing: what the change kept must not matter.
         anew = state_of(net, state.order)
         assert refresh(net, anew) == pytest.approx(cost(state))
         assert cost_to_anneal(anew, True) == pytest.approx(cost_to_anneal(state, True))
-        assert all(map(np.array_equal, state.nearest, anew.nearest))
+        if looks:
+            assert np.array_equal(state.nearest.seconds, anew.nearest.seconds)
+            assert np.array_equal(state.nearest.others, anew.nearest.others)
         assert cost(state) == pytest.approx(written(net, state, alpha, beta))
         if after < np.inf:
             assert after == pytest.approx(cost_to_anneal(state, is_smooth))
@@ -197,14 +200,16 @@ def test_a_smooth_cost_is_the_largest_load_and_a_little_more(loads: list[float])
     assert max(loads) * (1 - 1e-9) <= norm <= max(loads) * len(loads) ** 0.125 * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("is_smooth", [False, True])
-def test_annealing_reports_the_best_that_it_met(is_smooth: bool) -> None:
+@pytest.mark.parametrize(("is_smooth", "looks"), [(False, True), (True, True), (True, False)])
+def test_annealing_reports_the_best_that_it_met(is_smooth: bool, looks: bool) -> None:
     alpha, beta = links(20, 3)
     net = network(alpha, beta, 3, 6)
     state = state_of(net, np.random.default_rng(0).permutation(20))
     start = refresh(net, state)
     best = state.order.copy()
-    reported, made = anneal(net, state, np.array([7], dtype=np.uint64), best, start, 0.02 * start, 3000, 0.3, is_smooth)
+    reported, made = anneal(
+        net, state, np.array([7], dtype=np.uint64), best, start, 0.02 * start, 3000, 0.3, is_smooth, looks
+    )
     assert reported < start
     assert 0 < made < 3000
     again = state_of(net, best)

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from dtfm_coordinator.allocator.foundations.compiled import compiled_in_place, compiled_in_place_inside
 from dtfm_coordinator.allocator.foundations.copies import copy_into
+from dtfm_coordinator.allocator.paper.nearest_partners import look_in_stage
 from dtfm_coordinator.allocator.paper.placement_state import Index, PairCosts, PlacementState, cost, cost_to_anneal
 from dtfm_coordinator.allocator.paper.swaps import exchange, turn
 
@@ -72,6 +73,7 @@ def anneal(
     steps: int,
     focus: float,
     is_smooth: bool,
+    looks: bool,
 ) -> tuple[float, int]:
     """Try `steps` changes at one temperature (Metropolis 1953): exchanges of two devices, now and then a reversal of
     stages.
@@ -83,6 +85,7 @@ def anneal(
         temperature: seconds that a change for the worse may cost, give or take.
         focus: share of the exchanges that begin with a device that the cost depends on.
         is_smooth: whether changes are judged by the smooth cost.
+        looks: as in `exchange`.
 
     Returns:
         The best cost met, `best_cost` where none was better; and the number of changes that were made.
@@ -92,6 +95,9 @@ def anneal(
     elsewhere = len(state.order) - replicas
     turns = TURNS if stages > 2 else 0.0
     now = cost_to_anneal(state, is_smooth)
+    if looks:
+        for stage in range(stages):
+            look_in_stage(network.both, state.order, stage, replicas, state.nearest)
     for _ in range(steps):
         # The limit is drawn first, so that most changes are turned down before they are worked out.
         limit = now - temperature * np.log(uniform(random))
@@ -107,7 +113,7 @@ def anneal(
             there = below(random, elsewhere)
             if there >= here - here % replicas:
                 there += replicas
-            after = exchange(network, state, here, there, limit, is_smooth)
+            after = exchange(network, state, here, there, limit, is_smooth, looks)
         if after < np.inf:
             now = after
             made += 1

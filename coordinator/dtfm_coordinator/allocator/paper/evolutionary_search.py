@@ -61,6 +61,8 @@ MIXED = 0.3
 """Temperature to which a child of two placements is heated then, as a part of `HOT`."""
 FOCUS = 0.15
 """Share of the changes that begin with a device on which the cost depends."""
+LOOKED = 0.1
+"""Share of the changes that are made, below which it pays to keep each device's nearest partners."""
 CHUNK = 100_000
 """Number of changes tried between two looks at the clock, times the number of devices."""
 TEMPERATURES = 50
@@ -332,7 +334,7 @@ class _Evolution:
         best_cost = refresh(network, state)
         best, random = state.order.copy(), np.array([rng.integers(1, 2**63)], dtype=np.uint64)
         tries, made, band = np.zeros(BANDS), np.zeros(BANDS), 0
-        began, most, tried, chunks = budget.used(), longest * self._devices**2, 0, 0
+        began, most, tried, chunks, looks = budget.used(), longest * self._devices**2, 0, 0, False
         while not budget.spent():
             done = max((budget.used() - began) / share, tried / most)
             if done >= 1 or (int(done * BANDS) > band and made[band] <= until * tries[band] and until >= 0):
@@ -340,7 +342,10 @@ class _Evolution:
             band = int(done * BANDS)
             steps = budget.left(max(16, min(CHUNK // self._devices, budget.part(share / TEMPERATURES))))
             temperature = hot * (cold / hot) ** done
-            best_cost, count = anneal(network, state, random, best, best_cost, temperature, steps, FOCUS, is_smooth)
+            best_cost, count = anneal(
+                network, state, random, best, best_cost, temperature, steps, FOCUS, is_smooth, looks
+            )
+            looks = count < LOOKED * steps
             budget.spend(steps)
             tries[band], made[band] = tries[band] + steps, made[band] + count
             tried, chunks = tried + steps, chunks + 1

@@ -17,20 +17,23 @@ Index = npt.NDArray[np.int64]
 
 
 class NearestPartners(NamedTuple):
-    """Seconds, there and back, of each device's nearest partners in each stage, itself left out."""
+    """Seconds, there and back, of each device's two nearest partners in each stage, itself left out."""
 
     seconds: Matrix
     """With the nearest one, shape (N, K); infinite where there is none."""
-    devices: Index
-    """Which one that is, shape (N, K); any of the stage's where there is none."""
     others: Matrix
-    """With the nearest of the others, shape (N, K); infinite where there is none."""
+    """With the nearest of the others, in the same shape; infinite where there is none."""
+    devices: Index
+    """Which the nearest one is, in the same shape; -1 where there is none."""
+    next: Index
+    """Which the nearest of the others is, likewise."""
 
     @classmethod
     def of_size(cls, devices: int, stages: int) -> Self:
         """Return that of so many devices and stages with nothing looked for yet."""
         shape = devices, stages
-        return cls(np.full(shape, np.inf), np.zeros(shape, dtype=np.int64), np.full(shape, np.inf))
+        nobody = np.full(shape, -1, dtype=np.int64)
+        return cls(np.full(shape, np.inf), np.full(shape, np.inf), nobody, nobody.copy())
 
 
 @compiled_in_place_inside
@@ -42,19 +45,41 @@ def look_in_stage(both: Matrix, order: Index, stage: int, replicas: int, nearest
         order: devices, `replicas` of each stage after another.
     """
     for device in range(len(both)):
-        least, least_of_others, partner = np.inf, np.inf, int(order[stage * replicas])
-        for position in range(stage * replicas, (stage + 1) * replicas):
-            other = order[position]
-            seconds = both[device, other]
-            if other == device:
-                continue
-            if seconds < least:
-                least_of_others, least, partner = least, seconds, int(other)
-            elif seconds < least_of_others:
-                least_of_others = seconds
-        nearest.seconds[device, stage] = least
-        nearest.devices[device, stage] = partner
-        nearest.others[device, stage] = least_of_others
+        _look_for(both, order, device, stage, replicas, nearest)
+
+
+@compiled_in_place_inside
+def look_at_newcomer(
+    both: Matrix, order: Index, stage: int, replicas: int, leaver: int, newcomer: int, nearest: NearestPartners
+) -> None:
+    """Note every device's nearest partners in a stage after one has left that and another one has come, as `order` has
+    it."""
+    for device in range(len(both)):
+        if nearest.devices[device, stage] == leaver or nearest.next[device, stage] == leaver:
+            _look_for(both, order, device, stage, replicas, nearest)
+        elif device != newcomer:
+            _note(both, device, stage, newcomer, nearest)
+
+
+@compiled_in_place_inside
+def _look_for(both: Matrix, order: Index, device: int, stage: int, replicas: int, nearest: NearestPartners) -> None:
+    nearest.seconds[device, stage] = nearest.others[device, stage] = np.inf
+    nearest.devices[device, stage] = nearest.next[device, stage] = -1
+    for position in range(stage * replicas, (stage + 1) * replicas):
+        if order[position] != device:
+            _note(both, device, stage, int(order[position]), nearest)
+
+
+@compiled_in_place_inside
+def _note(both: Matrix, device: int, stage: int, other: int, nearest: NearestPartners) -> None:
+    """Note another one of a stage, if it is one of a device's two nearest partners there."""
+    seconds = both[device, other]
+    if seconds < nearest.seconds[device, stage]:
+        nearest.others[device, stage] = nearest.seconds[device, stage]
+        nearest.next[device, stage] = nearest.devices[device, stage]
+        nearest.seconds[device, stage], nearest.devices[device, stage] = seconds, other
+    elif seconds < nearest.others[device, stage]:
+        nearest.others[device, stage], nearest.next[device, stage] = seconds, other
 
 
 @compiled_in_place_inside

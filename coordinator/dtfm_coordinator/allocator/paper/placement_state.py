@@ -60,7 +60,7 @@ class PlacementState(NamedTuple):
     edges: Matrix
     """Seconds of each boundary, both directions, shape (K - 1,)."""
     nearest: NearestPartners
-    """Nearest partners of each device in each stage."""
+    """Nearest partners of each device in each stage; stale after exchanges that do not look at them."""
     trials: Index
     """Work space: trial matchings of up to four boundaries, shape (4, R)."""
     pairs: Matrix
@@ -202,14 +202,15 @@ def rearrange(network: PairCosts, state: PlacementState, permutation: Index) -> 
     order, loads = state.order[: stages * replicas].copy(), state.loads.copy()
     slowest, mates, edges = state.slowest.copy(), state.mates.copy(), state.edges.copy()
     powers, nearest = state.powers.copy(), state.nearest
-    partners = nearest.seconds.copy(), nearest.devices.copy(), nearest.others.copy()
+    seconds, others = nearest.seconds.copy(), nearest.others.copy()
+    devices, after = nearest.devices.copy(), nearest.next.copy()
     for stage in range(stages):
         old = permutation[stage]
         state.order[stage * replicas : (stage + 1) * replicas] = order[old * replicas : (old + 1) * replicas]
         state.loads[stage * replicas : (stage + 1) * replicas] = loads[old * replicas : (old + 1) * replicas]
         state.slowest[stage], state.powers[stage] = slowest[old], powers[old]
-        nearest.seconds[:, stage], nearest.devices[:, stage] = partners[0][:, old], partners[1][:, old]
-        nearest.others[:, stage] = partners[2][:, old]
+        nearest.seconds[:, stage], nearest.others[:, stage] = seconds[:, old], others[:, old]
+        nearest.devices[:, stage], nearest.next[:, stage] = devices[:, old], after[:, old]
         if stage < stages - 1:
             new = permutation[stage + 1]
             if new == old + 1:

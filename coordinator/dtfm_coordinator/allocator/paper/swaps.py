@@ -10,7 +10,7 @@ import numpy as np
 from dtfm_coordinator.allocator.foundations.compiled import compiled, compiled_in_place, compiled_in_place_inside
 from dtfm_coordinator.allocator.foundations.copies import copy_into
 from dtfm_coordinator.allocator.paper.matching import least_both_ways, match_both_ways
-from dtfm_coordinator.allocator.paper.nearest_partners import least_seconds, look_in_stage
+from dtfm_coordinator.allocator.paper.nearest_partners import least_seconds, look_at_newcomer
 from dtfm_coordinator.allocator.paper.placement_state import (
     PairCosts,
     PlacementState,
@@ -56,7 +56,9 @@ def touched(side: int, one: int, other: int, stages: int) -> int:
 
 
 @compiled_in_place
-def exchange(network: PairCosts, state: PlacementState, here: int, there: int, limit: float, is_smooth: bool) -> float:
+def exchange(
+    network: PairCosts, state: PlacementState, here: int, there: int, limit: float, is_smooth: bool, looks: bool
+) -> float:
     """Exchange the devices at two positions of different stages, if the cost then is no more than `limit`.
 
     Args:
@@ -64,6 +66,8 @@ def exchange(network: PairCosts, state: PlacementState, here: int, there: int, l
         there: position in another group, or of an idle device.
         limit: seconds that the cost may be afterwards.
         is_smooth: whether that is the smooth cost.
+        looks: whether to look at the nearest partners first, and to note them afterwards: that pays where few exchanges
+            are made.
 
     Returns:
         The cost, infinite where the exchange was not made.
@@ -82,7 +86,9 @@ def exchange(network: PairCosts, state: PlacementState, here: int, there: int, l
         if boundary not in (one - 1, one, other - 1, other):
             kept += state.edges[boundary]
     # From cheap to dear: bounds of the boundaries, loads, better bounds, matchings.
-    room = limit - kept - newcomers_least(network, state, one, other, here, there)
+    room = limit - kept
+    if looks:
+        room -= newcomers_least(network, state, one, other, here, there)
     if room < largest:
         return np.inf
     most = eighth_power(room)
@@ -99,11 +105,14 @@ def exchange(network: PairCosts, state: PlacementState, here: int, there: int, l
             return np.inf
     reduction = eighth_root(powers) if is_smooth else largest
     left = limit - kept - reduction
-    least = nearest_least(network, state, one, other, here, there, left)
+    least = nearest_least(network, state, one, other, here, there, left) if looks else 0.0
     if least > left:
         return np.inf
     order[here], order[there] = order[there], order[here]
     seconds = np.inf
+    if not looks:
+        for side in range(4):
+            state.trial_seconds[side] = 0.0
     least = boundaries_least(network, state, one, other, least, left)
     if least <= left:
         seconds = match_boundaries(network, state, one, other, least, left)
@@ -117,11 +126,14 @@ def exchange(network: PairCosts, state: PlacementState, here: int, there: int, l
             state.edges[boundary] = state.trial_seconds[side]
     copy_into(state.loads[one * replicas : (one + 1) * replicas], state.changed[0])
     state.slowest[one], state.powers[one] = one_slowest, one_powers
-    look_in_stage(network.both, order, one, replicas, state.nearest)
     if other >= 0:
         copy_into(state.loads[other * replicas : (other + 1) * replicas], state.changed[1])
         state.slowest[other], state.powers[other] = other_slowest, other_powers
-        look_in_stage(network.both, order, other, replicas, state.nearest)
+    if looks:
+        to_one, to_other = int(order[here]), int(order[there])
+        look_at_newcomer(network.both, order, one, replicas, to_other, to_one, state.nearest)
+        if other >= 0:
+            look_at_newcomer(network.both, order, other, replicas, to_one, to_other, state.nearest)
     return reduction + kept + seconds
 
 
@@ -182,7 +194,7 @@ def boundaries_least(
     limit once the sum is.
 
     Args:
-        least: what `nearest_least` returned just before.
+        least: what `nearest_least` returned just before; 0 where nothing is known, nor in `trial_seconds`.
     """
     for side in range(4):
         boundary = touched(side, one, other, network.stages)
