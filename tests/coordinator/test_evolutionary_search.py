@@ -26,6 +26,7 @@ from dtfm_coordinator.allocator.paper.placement_state import (
     cost_to_anneal,
     eighth_powers,
     eighth_root,
+    look_around,
     network_of,
     refresh,
     reorder,
@@ -117,6 +118,7 @@ def test_a_changed_placement_costs_what_its_pipelines_written_out_cost(data: st.
     state = state_of(net, rng.permutation(devices))
     assert refresh(net, state) == pytest.approx(written(net, state, alpha, beta))
     looks = data.draw(st.booleans())
+    look_around(net, state)
     for _ in range(12):
         before, active = state.order.copy(), stages * replicas
         here, there = int(rng.integers(active)), int(rng.integers(devices))
@@ -134,6 +136,7 @@ def test_a_changed_placement_costs_what_its_pipelines_written_out_cost(data: st.
         assert refresh(net, anew) == pytest.approx(cost(state))
         assert cost_to_anneal(anew, True) == pytest.approx(cost_to_anneal(state, True))
         if looks:
+            look_around(net, anew)
             assert np.array_equal(state.nearest.seconds, anew.nearest.seconds)
             assert np.array_equal(state.nearest.others, anew.nearest.others)
         assert cost(state) == pytest.approx(written(net, state, alpha, beta))
@@ -206,14 +209,31 @@ def test_annealing_reports_the_best_that_it_met(is_smooth: bool, looks: bool) ->
     net = network(alpha, beta, 3, 6)
     state = state_of(net, np.random.default_rng(0).permutation(20))
     start = refresh(net, state)
-    best = state.order.copy()
-    reported, made = anneal(
-        net, state, np.array([7], dtype=np.uint64), best, start, 0.02 * start, 3000, 0.3, is_smooth, looks
-    )
+    best, random = state.order.copy(), np.array([7], dtype=np.uint64)
+    look_around(net, state)
+    reported, made = anneal(net, state, random, best, start, 0.02 * start, 3000, 0.3, is_smooth, looks)
     assert reported < start
     assert 0 < made < 3000
     again = state_of(net, best)
     assert refresh(net, again) == pytest.approx(reported)
+
+
+@pytest.mark.parametrize("is_smooth", [False, True])
+def test_looking_at_nearest_partners_changes_nothing_that_is_found(is_smooth: bool) -> None:
+    """Exchanges that they turn down would have been turned down: ties, too."""
+    rng = np.random.default_rng(5)
+    alpha, beta = rng.integers(1, 4, (26, 26)) / 4, rng.integers(1, 4, (26, 26)) * 1e6
+    net, start = network(alpha, beta, 4, 6), rng.permutation(26)
+    found = []
+    for looks in (False, True):
+        state, random = state_of(net, start), np.array([7], dtype=np.uint64)
+        best, best_cost = state.order.copy(), refresh(net, state)
+        anneal(net, state, random, best, best_cost, 0.05 * best_cost, 500, 0.3, is_smooth, False)
+        look_around(net, state)
+        best_cost, made = anneal(net, state, random, best, best_cost, 0.002 * best_cost, 5000, 0.3, is_smooth, looks)
+        found.append((best_cost, made, best.tolist(), state.order.tolist()))
+    assert found[0] == found[1]
+    assert found[0][1] > 20
 
 
 def tried(

@@ -3,7 +3,7 @@ anew."""
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Iterable
 
 from dtfm_coordinator.faults.accusations import Quarrel
 from dtfm_coordinator.leader.lead_context import LeadContext
@@ -12,13 +12,16 @@ from dtfm_coordinator.leader.planner import UnmeasuredLinks
 from dtfm_coordinator.leader.rehearsal import Rehearsal
 from dtfm_coordinator.links.chosen_pairs import in_rounds
 from dtfm_coordinator.links.plan_pairs import pairs_of
-from dtfm_coordinator.links.plan_revision import PlanRevision
+from dtfm_coordinator.links.plan_revision import MOST_ROUNDS, PlanRevision
+from dtfm_coordinator.links.probe_rounds import Pair
 from dtfm_coordinator.links.view_bounds import at_least
 from dtfm_coordinator.membership.members import Member
 from dtfm_coordinator.swarm.swarm_state import SwarmState
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.view.view import View
 
+AGAIN_SECONDS = 50.0
+"""Seconds after which links of an owner's layout that could not be measured are tried again, at least."""
 WORTH = 0.95
 """Share of the best step so far that a plan must take no more than for its links to be measured before a run begins."""
 
@@ -38,6 +41,8 @@ class MeasuredPlans:
         self._links = state.links
         self._rehearsal: Rehearsal | None = None
         """The last one; None: there was none, or it was broken off."""
+        self._tried_again = dict[tuple[str, str], float]()
+        """When links of an owner's layout were tried again last."""
 
     async def make(
         self,
@@ -88,7 +93,7 @@ class MeasuredPlans:
         )
         if rehearsal is not None and not apart:
             plan = rehearsal.plan_for(members, planner.settings)
-        made, tried_again = [] if plan is None else [plan], False
+        made = [] if plan is None else [plan]
         while True:
             if not rehearsed:
                 await self._say("planning", f"planning for {len(members)} nodes")
@@ -97,10 +102,9 @@ class MeasuredPlans:
             try:
                 plan = await asyncio.to_thread(planner.plan, seen, self._state.plan, horizon, standstill, plan)
             except UnmeasuredLinks as error:
-                if tried_again:
+                if not (again := self._to_try_again(error.pairs, apart)):
                     raise
-                await self._measuring.rounds_of_plan(in_rounds(error.pairs), members)  # they may be well again
-                tried_again = True
+                await self._measuring.rounds_of_plan(again, members)
                 continue
             if before is None and (best := await asyncio.to_thread(self._kept, made, plan, view)) is not None:
                 self._save(view, rehearsed)
@@ -120,6 +124,19 @@ class MeasuredPlans:
                 if before is None and (best := await asyncio.to_thread(self._kept, made[:-1], plan, view, 1.0)):
                     return best
                 return await asyncio.to_thread(planner.priced, plan, view) if rounds else plan
+
+    def _to_try_again(self, pairs: Iterable[tuple[str, str]], apart: Collection[Quarrel]) -> list[list[Pair]]:
+        """Return rounds of those of `pairs` that were tried in vain, and not again for a while: they may be well."""
+        now = self._state.clock.now()
+        again = [
+            pair
+            for pair in pairs
+            if frozenset(pair) not in apart
+            and None in (self._links.gbps(*pair), self._links.gbps(*pair[::-1]))
+            and now - self._tried_again.get(pair, -math.inf) >= AGAIN_SECONDS
+        ]
+        self._tried_again.update((pair, now) for pair in again)
+        return in_rounds(again)[:MOST_ROUNDS]
 
     def _save(self, view: View, rehearsed: bool) -> None:
         if not rehearsed:

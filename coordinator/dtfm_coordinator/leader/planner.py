@@ -35,8 +35,7 @@ class UnmeasuredLinks(UserError):
         some = ", ".join(" and ".join(map(short, pair)) for pair in pairs[:3])
         more = f" and {len(pairs) - 3} more pairs" if len(pairs) > 3 else ""
         super().__init__(
-            f"--plan: these nodes are to talk to each other, and their link could not be measured: {some}{more}; it is "
-            "tried again every minute"
+            f"--plan: these nodes are to talk to each other, and their link could not be measured: {some}{more}"
         )
         self.pairs = pairs
 
@@ -208,7 +207,7 @@ class Planner:
         cost = predict(view, self._workload, placed).cost
         self._check_in_flight(placed, view)
         if not math.isfinite(cost.total):
-            raise UnmeasuredLinks(sorted(pair for pair in self._pairs(placed) if not _is_measured(view, *pair)))
+            raise UnmeasuredLinks(sorted(pair for pair in self._pairs(placed) if _is_shut(view, *pair)))
         return placed.model_copy(update={"cost": as_cost(cost)})
 
     def _pairs(self, plan: Plan) -> Iterator[tuple[str, str]]:
@@ -235,6 +234,7 @@ class Planner:
                 )
 
 
-def _is_measured(view: View, one: str, other: str) -> bool:
+def _is_shut(view: View, one: str, other: str) -> bool:
+    """Whether one of two nodes cannot send to the other, as far as it was tried."""
     here, there = view.ids.index(one), view.ids.index(other)
-    return bool(view.bandwidth_gbps[here, there] > 0 and view.bandwidth_gbps[there, here] > 0)
+    return bool(view.bandwidth_gbps[here, there] == 0 or view.bandwidth_gbps[there, here] == 0)

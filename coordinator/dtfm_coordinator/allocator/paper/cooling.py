@@ -9,7 +9,6 @@ import numpy.typing as npt
 
 from dtfm_coordinator.allocator.foundations.compiled import compiled_in_place, compiled_in_place_inside
 from dtfm_coordinator.allocator.foundations.copies import copy_into
-from dtfm_coordinator.allocator.paper.nearest_partners import look_in_stage
 from dtfm_coordinator.allocator.paper.placement_state import Index, PairCosts, PlacementState, cost, cost_to_anneal
 from dtfm_coordinator.allocator.paper.swaps import exchange, turn
 
@@ -95,9 +94,6 @@ def anneal(
     elsewhere = len(state.order) - replicas
     turns = TURNS if stages > 2 else 0.0
     now = cost_to_anneal(state, is_smooth)
-    if looks:
-        for stage in range(stages):
-            look_in_stage(network.both, state.order, stage, replicas, state.nearest)
     for _ in range(steps):
         # The limit is drawn first, so that most changes are turned down before they are worked out.
         limit = now - temperature * np.log(uniform(random))

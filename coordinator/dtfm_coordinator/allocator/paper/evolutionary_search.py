@@ -28,7 +28,14 @@ from dtfm_coordinator.allocator.paper.crossover import crossed, widths
 from dtfm_coordinator.allocator.paper.exhaustive import partitions, provable, walk_of, walk_on
 from dtfm_coordinator.allocator.paper.hamiltonian_path import LARGEST_EXACT
 from dtfm_coordinator.allocator.paper.paper_cost import PaperCost, Pipelines, cost_of_pipelines, data_parallel_seconds
-from dtfm_coordinator.allocator.paper.placement_state import network_of, refresh, reorder, routes_of, state_of
+from dtfm_coordinator.allocator.paper.placement_state import (
+    look_around,
+    network_of,
+    refresh,
+    reorder,
+    routes_of,
+    state_of,
+)
 
 Index = npt.NDArray[np.int64]
 
@@ -345,7 +352,11 @@ class _Evolution:
             best_cost, count = anneal(
                 network, state, random, best, best_cost, temperature, steps, FOCUS, is_smooth, looks
             )
-            looks = count < LOOKED * steps
+            if count >= LOOKED * steps:
+                looks = False
+            elif not looks:
+                look_around(network, state)
+                looks = True
             budget.spend(steps)
             tries[band], made[band] = tries[band] + steps, made[band] + count
             tried, chunks = tried + steps, chunks + 1

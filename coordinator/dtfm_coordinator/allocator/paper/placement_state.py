@@ -60,7 +60,8 @@ class PlacementState(NamedTuple):
     edges: Matrix
     """Seconds of each boundary, both directions, shape (K - 1,)."""
     nearest: NearestPartners
-    """Nearest partners of each device in each stage; stale after exchanges that do not look at them."""
+    """Nearest partners of each device in each stage, after `look_around`; stale after exchanges that do not note
+    them."""
     trials: Index
     """Work space: trial matchings of up to four boundaries, shape (4, R)."""
     pairs: Matrix
@@ -128,10 +129,16 @@ def refresh(network: PairCosts, state: PlacementState) -> float:
             state.loads[position] = load
             state.slowest[stage] = max(state.slowest[stage], load)
         state.powers[stage] = eighth_powers(state.loads[first : first + replicas])
-        look_in_stage(network.both, order, stage, replicas, state.nearest)
     for boundary in range(stages - 1):
         state.edges[boundary] = boundary_seconds(network, state, boundary, state.mates[boundary])
     return cost(state)
+
+
+@compiled
+def look_around(network: PairCosts, state: PlacementState) -> None:
+    """Look for the nearest partners of each device in each stage."""
+    for stage in range(network.stages):
+        look_in_stage(network.both, state.order, stage, network.replicas, state.nearest)
 
 
 @compiled

@@ -1,8 +1,8 @@
 """Changes of a placement, made only where its cost afterwards, exact or smooth, is within a limit.
 
 Annealing draws the limit before it prices a change. So the cheap parts of the price come first: what the newcomers'
-nearest partners cost, then the loads of two groups, one term a device, then what the boundaries cost at least, by the
-nearest partners of all and whatever their matchings, and only then the matchings.
+nearest partners cost, where those are looked at, then the loads of two groups, one term a device, then what the
+boundaries cost at least, by the nearest partners of all and whatever their matchings, and only then the matchings.
 """
 
 import numpy as np
