@@ -187,6 +187,14 @@ class _Population:
             if not self.history or total < self.history[-1][1]:
                 self.history.append((self._elapsed(), total))
 
+    def end_with(self, total: float) -> None:
+        """Have the history end with what the best placement costs as written: pairs that cannot talk, and rounding,
+        make that differ from what the search went by."""
+        since = self._elapsed()
+        while self.history and not self.history[-1][1] > total:
+            since, _ = self.history.pop()
+        self.history.append((since, total))
+
 
 class _Evolution:
     """State of one search."""
@@ -295,8 +303,7 @@ class _Evolution:
                 child = self._population.child(self._stages, self._replicas, rng)
                 line, stale = self._anneal(child, is_smooth, warm, ROUND, LONGEST_ROUND, rng), 0
             else:
-                order = rng.permutation(self._devices)
-                line, stale = self._anneal(order, is_smooth, hot, FRESH, LONGEST_FRESH, rng), 0
+                line, stale = self._anneal(rng.permutation(self._devices), is_smooth, hot, FRESH, LONGEST_FRESH, rng), 0
 
     def _window(self, is_smooth: bool) -> Window:
         return self._windows.of(is_smooth, self._population.placed[0].total)
@@ -387,9 +394,5 @@ class _Evolution:
         refresh(self._network, state)
         pipelines: Pipelines = tuple(map(tuple, routes_of(self._network, state).tolist()))
         cost = self._price(pipelines)
-        # Pairs that cannot talk, and rounding, make the price differ from what the search went by.
-        since = self._budget.elapsed()
-        while self._population.history and not self._population.history[-1][1] > cost.total:
-            since, _ = self._population.history.pop()
-        self._population.history.append((since, cost.total))
+        self._population.end_with(cost.total)
         return pipelines, cost
