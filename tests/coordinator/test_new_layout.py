@@ -322,7 +322,7 @@ async def test_links_that_could_not_be_measured_are_tried_again_though_nobody_co
 
 
 async def test_links_of_an_owners_layout_that_could_not_be_measured_are_tried_again(swarm: Swarm) -> None:
-    """Of more peers than have all their pairs measured whenever links are; not of those that are kept apart."""
+    """Among more peers than have all their pairs measured whenever links are."""
     plan, shut = swarm.planner.plan, [("a", "b"), ("c", "d")]
 
     def forced(view: View, *others: Any, **named: Any) -> Plan:
