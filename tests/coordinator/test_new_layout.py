@@ -349,6 +349,26 @@ async def test_links_of_an_owners_layout_that_could_not_be_measured_are_tried_ag
     assert swarm.asked == ["ab", "ab", "cd", "cd"]
 
 
+async def test_a_good_link_of_two_who_are_kept_apart_is_not_measured_for_an_owners_layout(swarm: Swarm) -> None:
+    plan, refused = swarm.planner.plan, list[View]()
+
+    def forced(view: View, *others: Any, **named: Any) -> Plan:
+        if not view.bandwidth_gbps[view.ids.index("a"), view.ids.index("b")] > 0:
+            refused.append(view)
+            raise UnmeasuredLinks([("a", "b")])
+        return plan(view, *others, **named)
+
+    await swarm.trains(*"abcdef")
+    swarm.planner.plan = forced  # type: ignore[method-assign]
+    for pair in itertools.combinations("abcdef", 2):
+        await swarm.probe(pair)
+    swarm.control.said.clear()
+    swarm.state.accusations.differed(frozenset("ab"), 1)
+    assert ids_of(await swarm.one.plan_for(swarm.ready())) == "abcdef"
+    assert refused
+    assert swarm.asked == []
+
+
 async def test_a_run_that_has_lost_nodes_waits_a_while_for_others_and_then_goes_on_with_fewer(tmp_path: Path) -> None:
     swarm = Swarm(tmp_path, 3)
     swarm.planner.fewest_in_run, swarm.planner.needed = 1, 1
