@@ -113,7 +113,7 @@ def anneal(
         if after < np.inf:
             now = after
             made += 1
-            met = cost(state)
+            met = cost(state) if is_smooth else after
             if met < best_cost * (1 - 1e-12):
                 best_cost = met
                 copy_into(best, state.order)

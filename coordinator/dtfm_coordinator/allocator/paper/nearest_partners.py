@@ -83,6 +83,19 @@ def _note(both: Matrix, device: int, stage: int, other: int, nearest: NearestPar
 
 
 @compiled_in_place_inside
+def seconds_with_nearest(seconds: Matrix, order: Index, stage: int, replicas: int) -> float:
+    """Return the seconds of a device outside a stage with its nearest partner there, where partners are not kept.
+
+    Args:
+        seconds: there and back, with each device, shape (N,).
+    """
+    least = np.inf
+    for position in range(stage * replicas, (stage + 1) * replicas):
+        least = min(least, seconds[order[position]])
+    return float(least)
+
+
+@compiled_in_place_inside
 def least_seconds(
     both: Matrix, nearest: NearestPartners, device: int | np.int64, stage: int, leaver: int, newcomer: int
 ) -> float:

@@ -1,8 +1,8 @@
 """Changes of a placement, made only where its cost afterwards, exact or smooth, is within a limit.
 
-Annealing draws the limit before it prices a change. So the cheap parts of the price come first: what the newcomers'
-nearest partners cost, where those are looked at, then the loads of two groups, one term a device, then what the
-boundaries cost at least, by the nearest partners of all and whatever their matchings, and only then the matchings.
+Annealing draws the limit before it prices a change. So the cheap parts of the price come first: what the newcomers
+cost with even their nearest partners, where those are kept, then the loads of two groups, one term a device, then what
+the boundaries cost at least, by the nearest partners of all and whatever their matchings, and only then the matchings.
 """
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from dtfm_coordinator.allocator.foundations.compiled import compiled, compiled_in_place, compiled_in_place_inside
 from dtfm_coordinator.allocator.foundations.copies import copy_into
 from dtfm_coordinator.allocator.paper.matching import least_both_ways, match_both_ways
-from dtfm_coordinator.allocator.paper.nearest_partners import least_seconds, look_at_newcomer
+from dtfm_coordinator.allocator.paper.nearest_partners import least_seconds, look_at_newcomer, seconds_with_nearest
 from dtfm_coordinator.allocator.paper.placement_state import (
     PairCosts,
     PlacementState,
@@ -88,29 +88,35 @@ def exchange(
     # From cheap to dear: bounds of the boundaries, loads, better bounds, matchings.
     room = limit - kept
     if looks:
-        room -= newcomers_least(network, state, one, other, here, there)
+        room -= newcomers_least(network, state, one, other, here, there, looks)
     if room < largest:
         return np.inf
-    most = eighth_power(room)
-    one_slowest, other_slowest, other_powers = loads_after(network, state, here, order[there], 0), 0.0, 0.0
-    one_powers = eighth_powers(state.changed[0])
-    powers, largest = powers + one_powers, max(largest, one_slowest)
-    if largest > room or (is_smooth and powers > most):
+    most = eighth_power(room) if is_smooth else np.inf
+    one_slowest, other_slowest = loads_after(network, state, here, order[there], 0), 0.0
+    largest = max(largest, one_slowest)
+    if is_smooth:
+        powers += eighth_powers(state.changed[0])
+    if largest > room or powers > most:
         return np.inf
     if other >= 0:
         other_slowest = loads_after(network, state, there, order[here], 1)
-        other_powers = eighth_powers(state.changed[1])
-        powers, largest = powers + other_powers, max(largest, other_slowest)
-        if largest > room or (is_smooth and powers > most):
+        largest = max(largest, other_slowest)
+        if is_smooth:
+            powers += eighth_powers(state.changed[1])
+        if largest > room or powers > most:
             return np.inf
     reduction = eighth_root(powers) if is_smooth else largest
     left = limit - kept - reduction
-    least = nearest_least(network, state, one, other, here, there, left) if looks else 0.0
+    if looks:
+        least = nearest_least(network, state, one, other, here, there, left)
+    else:
+        least = newcomers_least(network, state, one, other, here, there, looks)
     if least > left:
         return np.inf
     order[here], order[there] = order[there], order[here]
     seconds = np.inf
     if not looks:
+        least = 0.0
         for side in range(4):
             state.trial_seconds[side] = 0.0
     least = boundaries_least(network, state, one, other, least, left)
@@ -124,11 +130,9 @@ def exchange(
         if boundary >= 0:
             copy_into(mates[boundary], state.trials[side])
             state.edges[boundary] = state.trial_seconds[side]
-    copy_into(state.loads[one * replicas : (one + 1) * replicas], state.changed[0])
-    state.slowest[one], state.powers[one] = one_slowest, one_powers
+    take_loads(state, one, one_slowest, 0)
     if other >= 0:
-        copy_into(state.loads[other * replicas : (other + 1) * replicas], state.changed[1])
-        state.slowest[other], state.powers[other] = other_slowest, other_powers
+        take_loads(state, other, other_slowest, 1)
     if looks:
         to_one, to_other = int(order[here]), int(order[there])
         look_at_newcomer(network.both, order, one, replicas, to_other, to_one, state.nearest)
@@ -138,7 +142,17 @@ def exchange(
 
 
 @compiled_in_place_inside
-def newcomers_least(network: PairCosts, state: PlacementState, one: int, other: int, here: int, there: int) -> float:
+def take_loads(state: PlacementState, stage: int, slowest: float, row: int) -> None:
+    """Give a stage the loads that `loads_after` put into `changed[row]`, of which `slowest` is the largest."""
+    loads = state.changed[row]
+    copy_into(state.loads[stage * len(loads) : (stage + 1) * len(loads)], loads)
+    state.slowest[stage], state.powers[stage] = slowest, eighth_powers(loads)
+
+
+@compiled_in_place_inside
+def newcomers_least(
+    network: PairCosts, state: PlacementState, one: int, other: int, here: int, there: int, looks: bool
+) -> float:
     """Return what the boundaries beside two devices that are about to be exchanged cost at least, seconds: what each of
     the two then pays with even its nearest partners, one at each boundary."""
     least = 0.0
@@ -146,7 +160,10 @@ def newcomers_least(network: PairCosts, state: PlacementState, one: int, other: 
         stage, newcomer = (one, state.order[there]) if side < 2 else (other, state.order[here])
         beside = stage - 1 + 2 * (side % 2)
         if 0 <= beside < network.stages and stage >= 0 and beside not in (one, other):
-            least += state.nearest.seconds[newcomer, beside]
+            if looks:
+                least += state.nearest.seconds[newcomer, beside]
+            else:
+                least += seconds_with_nearest(network.both[newcomer], state.order, beside, network.replicas)
     return least
 
 
