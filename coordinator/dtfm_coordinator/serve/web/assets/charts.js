@@ -106,11 +106,12 @@ export class Chart {
     [low, high] = [this.fromZero ? 0 : low - pad, high + pad];
     const first = Math.min(...points.map((point) => point[0])), last = Math.max(first + 1, ...points.map((point) => point[0]));
     const x = (step) => LEFT + ((step - first) / (last - first)) * (width - LEFT - RIGHT);
-    const y = (value) => height - BOTTOM - ((Math.min(top, value) - low) / (high - low)) * (height - TOP - BOTTOM);
+    const level = (value) => height - BOTTOM - ((value - low) / (high - low)) * (height - TOP - BOTTOM);
+    const y = (value) => level(Math.min(top, value));
     this.scale = { x, y, step: (at) => first + ((at - LEFT) / (width - LEFT - RIGHT)) * (last - first) };
     for (const value of ticks(low, high, 4)) {
-      this.svg.append(drawn("line", { class: "grid", x1: LEFT, x2: width - RIGHT, y1: y(value), y2: y(value) }));
-      this.svg.append(drawn("text", { x: LEFT - 6, y: y(value) + 4, "text-anchor": "end" }, this.say(value, true)));
+      this.svg.append(drawn("line", { class: "grid", x1: LEFT, x2: width - RIGHT, y1: level(value), y2: level(value) }));
+      this.svg.append(drawn("text", { x: LEFT - 6, y: level(value) + 4, "text-anchor": "end" }, this.say(value, true)));
     }
     for (const step of ticks(first, last, Math.max(2, width / 110))) {
       if (step % 1 === 0) this.svg.append(drawn("text", { x: Math.min(x(step), width - 18), y: height - 5, "text-anchor": "middle" }, count(step)));
