@@ -229,7 +229,7 @@ class Planner:
             if memory is not None and needed > memory:
                 kept = most_in_flight(actions_of(plan, peer))
                 raise UserError(
-                    f"--plan: {peer[-8:]} would keep {kept} micro-batches in flight, which takes "
+                    f"--plan: {short(peer)} would keep {kept} micro-batches in flight, which takes "
                     f"{bytes_in_words(needed)}, and offers {bytes_in_words(memory)}: lower pacing.in_flight and kept"
                 )
 
