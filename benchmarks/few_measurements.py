@@ -19,6 +19,8 @@ import argparse
 import multiprocessing
 from collections.abc import Collection
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -28,7 +30,7 @@ from rich.progress import track
 from benchmarks.estimates import grown, measured_few
 from benchmarks.tables import keep, markdown, show, values, values_with
 from benchmarks.world.paced import World
-from dtfm_coordinator.allocator.allocate import allocate
+from dtfm_coordinator.allocator.allocate import ANEW, allocate
 from dtfm_coordinator.allocator.workload import Workload, predict
 from dtfm_coordinator.leader.measured_plans import WORTH
 from dtfm_coordinator.links.chosen_pairs import in_rounds
@@ -44,9 +46,11 @@ from dtfm_protocol.view.view import View
 NOISE = 0.03
 """Relative standard deviation of a measurement."""
 LOOKS = 6
-EVALUATIONS = 640_000
-"""Layouts that each search looks at, over the number of nodes: it takes a second or two. So the table is the same on
-every machine."""
+LAYOUTS = 960_000
+"""Layouts that a search looks at, over the number of nodes: about as many as a coordinator's has time for on two cores.
+So the table is the same on every machine."""
+MORE = {"irregular": 3, "home": 10}
+"""Times as many where steps are long: there a coordinator searches for longer, up to ten seconds."""
 HEADINGS = (
     "network", "nodes", "pairs measured", "of the plan, too", "step, all pairs known", "another seed",
     "few pairs", f"after {LOOKS} looks", "pairs of these",
@@ -111,11 +115,23 @@ class FewLinks:
         return float(np.exp(NOISE * self._draw.standard_normal()))
 
 
-def found_by(
-    view: View, work: Workload, seed: int = 0, begun: Plan | None = None, in_force: Plan | None = None
-) -> Plan:
-    """Return the plan that a search finds."""
-    return allocate(view, work, seed, evaluations=EVALUATIONS // len(view.ids), begun=begun, in_force=in_force)
+@dataclass(frozen=True)
+class Search:
+    """Search for plans of one job."""
+
+    work: Workload
+    layouts: int
+    """Layouts that it looks at."""
+
+    def found(self, view: View, seed: int = 0, begun: Plan | None = None, in_force: Plan | None = None) -> Plan:
+        """Return the plan that it finds; where it begins with another, it looks at fewer layouts, as a coordinator's
+        does."""
+        layouts = self.layouts if begun is None else round(ANEW * self.layouts)
+        return allocate(view, self.work, seed, evaluations=layouts, begun=begun, in_force=in_force)
+
+    def predicted(self, view: View, plan: Plan) -> float:
+        """Return the seconds of a plan's step on a view."""
+        return predict(view, self.work, plan).cost.total
 
 
 def with_lines(known: View, truth: View, seed: int) -> View:
@@ -130,18 +146,18 @@ def with_lines(known: View, truth: View, seed: int) -> View:
     return known.model_copy(update={"nodes": tuple(node.model_copy(update=update) for node, update in lines)})
 
 
-def planned(links: FewLinks, work: Workload, in_force: Plan | None = None) -> Plan:
+def planned(links: FewLinks, search: Search, in_force: Plan | None = None) -> Plan:
     """Return the plan that a coordinator makes of what is known, measuring what the plan uses."""
     carried = pairs_of(in_force) if in_force is not None else ()
-    tied = work.demand.trained_tied_parameters > 0
+    tied = search.work.demand.trained_tied_parameters > 0
     revision = PlanRevision(links, tied=tied, carried=carried, first=in_force is None)  # type: ignore[arg-type]
     plan, made = None, list[Plan]()
     while True:
         view = links.view
-        plan = found_by(revision.seen(view), work, begun=plan or in_force, in_force=in_force)
+        plan = search.found(revision.seen(view), begun=plan or in_force, in_force=in_force)
         if made and not in_force:
-            best = min(made, key=lambda one: predict(links.view, work, one).cost.total)
-            if predict(view, work, plan).cost.total >= WORTH * predict(view, work, best).cost.total:
+            best = min(made, key=partial(search.predicted, view))
+            if search.predicted(view, plan) >= WORTH * search.predicted(view, best):
                 return best
         made.append(plan)
         rounds = revision.planned(plan, view)
@@ -150,19 +166,18 @@ def planned(links: FewLinks, work: Workload, in_force: Plan | None = None) -> Pl
             for other in others:
                 links.take_round_trip((peer, other))
         if not rounds or revision.stands():
-            known = links.view
-            return plan if in_force else min(made, key=lambda one: predict(known, work, one).cost.total)
+            return plan if in_force else min(made, key=partial(search.predicted, links.view))
 
 
-def looked(links: FewLinks, work: Workload, plan: Plan) -> Plan:
+def looked(links: FewLinks, search: Search, plan: Plan) -> Plan:
     """Return the plan in force after some looks in spare moments, as `SpareMeasuring` makes them."""
     for _ in range(LOOKS):
-        if not _is_other(hoped := found_by(at_best(links.view), work, begun=plan, in_force=plan), plan):
+        if not _is_other(hoped := search.found(at_best(links.view), begun=plan, in_force=plan), plan):
             return plan
         pairs = links.unmeasured(pairs_of(hoped) - pairs_of(plan))
         links.measure(filled(in_rounds(pairs)[:1], links.view))
-        if _is_other(found_by(links.view, work, begun=plan, in_force=plan), plan):
-            plan = planned(links, work, plan)
+        if _is_other(search.found(links.view, begun=plan, in_force=plan), plan):
+            plan = planned(links, search, plan)
         elif not pairs:
             return plan
     return plan
@@ -177,17 +192,15 @@ def run(name: str, nodes: int, seed: int, has_grown: bool = False) -> tuple[floa
     from few, and after looks; and the pairs that these have measured."""
     truth = World(name, network(name, nodes, seed), micro_batches=2 * nodes).small
     work = World(name, truth, micro_batches=2 * nodes).work
-
-    def seconds(plan: Plan) -> float:
-        return predict(truth, work, plan).cost.total
-
-    full, other = (seconds(found_by(truth, work, chance)) for chance in (0, 1))
+    search = Search(work, MORE.get(name, 1) * LAYOUTS // nodes)
+    seconds = partial(search.predicted, truth)
+    full, other = (seconds(search.found(truth, chance)) for chance in (0, 1))
     known = grown(truth, seed) if has_grown else with_lines(measured_few(truth, seed), truth, seed)
     before = int((~np.isnan(known.bandwidth_gbps)).sum() - nodes) // 2
     links = FewLinks(truth, known, seed)
-    plan = planned(links, work)
+    plan = planned(links, search)
     of_plan, few = links.count, seconds(plan)
-    after = looked(links, work, plan)
+    after = looked(links, search, plan)
     return before, of_plan, full, other, few, seconds(after), links.count - of_plan
 
 
