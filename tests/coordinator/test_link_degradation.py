@@ -17,6 +17,7 @@ from dtfm_coordinator.links.link_degradation import (
     WARM_STEPS,
     LinkDegradation,
     Pair,
+    both_ways,
 )
 
 AB: Pair = ("a", "b")
@@ -352,6 +353,18 @@ def test_a_link_fails_as_soon_as_frames_under_way_are_much_slower_than_was_measu
     assert world.watch.failing(lambda *pair: world.known.get(pair)) == {AB: 0.99 / MUCH_SLOWER}
     world.now += FRESH_SECONDS + 0.1
     assert failing(world) == set()
+
+
+def test_a_link_that_fails_is_taken_to_have_lost_as_much_the_other_way() -> None:
+    known = {AB: 1.0, BA: 3.0, ("c", "a"): 2.0}
+
+    def found(failing: dict[Pair, float]) -> dict[Pair, float]:
+        return both_ways(failing, lambda *pair: known.get(pair))
+
+    assert found({AB: 0.1}) == pytest.approx({AB: 0.1, BA: 0.3})
+    assert found({AB: 0.1, BA: 0.6}) == {AB: 0.1, BA: 0.6}, "that was told"
+    assert found({("c", "a"): 0.1}) == {("c", "a"): 0.1}, "the other way was not measured"
+    assert found({}) == {}
 
 
 def test_what_a_sender_says_no_more_is_over() -> None:

@@ -281,6 +281,8 @@ def test_a_change_is_taken_to_cost_what_the_shortest_of_the_newest_has() -> None
 
 async def test_a_link_that_fails_under_frames_is_done_without_at_once_and_nothing_is_measured(led: Led) -> None:
     await led.trains("a", "b", "c")
+    ahead, back = (led.state.links.gbps(*pair) or 0.0 for pair in ("ab", "ba"))
+    back *= 0.1 / ahead
     led.control.said.clear()
     await led.fails()
     change = await led.change()
@@ -289,8 +291,9 @@ async def test_a_link_that_fails_under_frames_is_done_without_at_once_and_nothin
     assert not await led.kept(change)
     assert led.rounds == []
     view = led.planner.views[-1]
-    assert view.bandwidth_gbps[view.ids.index("a"), view.ids.index("b")] == 0.1
-    assert led.state.links.gbps("a", "b") == 0.1
+    here, there = view.ids.index("a"), view.ids.index("b")
+    assert (view.bandwidth_gbps[here, there], view.bandwidth_gbps[there, here]) == (0.1, back)
+    assert (led.state.links.gbps("a", "b"), led.state.links.gbps("b", "a")) == (0.1, back)
     assert led.watch.failing() == {}
     await led.passes(TRUSTED_SECONDS)
     assert led.watch.suspects() == {("a", "b")}  # then it is measured

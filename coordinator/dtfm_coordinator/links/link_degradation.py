@@ -183,3 +183,20 @@ class LinkDegradation:
             elif old is not None and old.pause < LONGEST_PAUSE:
                 # It is well again. Should it become slow once more, the next pause is longer.
                 self._slow[pair] = _Slow(found, float("inf"), old.pause)
+
+
+def both_ways(failing: Mapping[Pair, float], known: Callable[[str, str], float | None]) -> dict[Pair, float]:
+    """Return links that fail with their other directions, of which nothing was told: these have lost as large a share.
+
+    What takes a link's rate mostly takes it both ways, and no state is to be moved over it until that is known.
+
+    Args:
+        failing: Gbit/s now.
+        known: returns the Gbit/s of a link as it was measured; None: it was not.
+    """
+    found = dict(failing)
+    for pair, gbps in failing.items():
+        before, back = known(*pair), known(*pair[::-1])
+        if before and back is not None:
+            found.setdefault(pair[::-1], back * gbps / before)
+    return found
