@@ -50,7 +50,8 @@ LAYOUTS = 960_000
 """Layouts that a search looks at, over the number of nodes: about as many as a coordinator's has time for on two cores.
 So the table is the same on every machine."""
 MORE = {"irregular": 3, "home": 10}
-"""Times as many where steps are long: there a coordinator searches for longer, up to ten seconds."""
+"""Times as many where steps are long: there a coordinator searches for longer, up to ten seconds. The others with long
+steps have one best plan that every search finds."""
 HEADINGS = (
     "network", "nodes", "pairs measured", "of the plan, too", "step, all pairs known", "another seed",
     "few pairs", f"after {LOOKS} looks", "pairs of these",
@@ -124,8 +125,8 @@ class Search:
     """Layouts that it looks at."""
 
     def found(self, view: View, seed: int = 0, begun: Plan | None = None, in_force: Plan | None = None) -> Plan:
-        """Return the plan that it finds; where it begins with another, it looks at fewer layouts, as a coordinator's
-        does."""
+        """Return the plan that it finds; where it begins with another, it looks at fewer layouts: as many as a
+        coordinator's for a plan made anew, and fewer than one in a spare moment, which takes its time."""
         layouts = self.layouts if begun is None else round(ANEW * self.layouts)
         return allocate(view, self.work, seed, evaluations=layouts, begun=begun, in_force=in_force)
 

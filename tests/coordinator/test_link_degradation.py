@@ -2,12 +2,14 @@
 
 import itertools
 
+import numpy as np
 import pytest
 
 from dtfm_coordinator.links.link_degradation import (
     APART_SECONDS,
     FIRST_PAUSE,
     FRESH_SECONDS,
+    LEAST_GBPS,
     LONGEST_PAUSE,
     MUCH_SLOWER,
     SECONDS,
@@ -17,8 +19,8 @@ from dtfm_coordinator.links.link_degradation import (
     WARM_STEPS,
     LinkDegradation,
     Pair,
-    both_ways,
 )
+from dtfm_protocol.view.link_matrix import parsed
 
 AB: Pair = ("a", "b")
 BA: Pair = ("b", "a")
@@ -355,16 +357,35 @@ def test_a_link_fails_as_soon_as_frames_under_way_are_much_slower_than_was_measu
     assert failing(world) == set()
 
 
+def other_ways(world: World, failing: dict[Pair, float]) -> dict[Pair, float]:
+    """What the other directions of links that fail are taken to carry."""
+    found = world.watch.both_ways(failing, lambda *pair: world.known.get(pair))
+    assert failing.items() <= found.items()
+    return {pair: gbps for pair, gbps in found.items() if pair not in failing}
+
+
 def test_a_link_that_fails_is_taken_to_have_lost_as_much_the_other_way() -> None:
-    known = {AB: 1.0, BA: 3.0, ("c", "a"): 2.0}
+    world = World(ab=1.0, ba=3.0, ca=2.0)
+    assert other_ways(world, {AB: 0.1}) == pytest.approx({BA: 0.3})
+    assert other_ways(world, {AB: 0.1, BA: 0.6}) == {}
+    assert other_ways(world, {("c", "a"): 0.1}) == {}, "the other way was not measured"
+    assert other_ways(world, {}) == {}
 
-    def found(failing: dict[Pair, float]) -> dict[Pair, float]:
-        return both_ways(failing, lambda *pair: known.get(pair))
 
-    assert found({AB: 0.1}) == pytest.approx({AB: 0.1, BA: 0.3})
-    assert found({AB: 0.1, BA: 0.6}) == {AB: 0.1, BA: 0.6}, "that was told"
-    assert found({("c", "a"): 0.1}) == {("c", "a"): 0.1}, "the other way was not measured"
-    assert found({}) == {}
+def test_of_the_other_way_of_a_link_that_fails_its_own_frames_tell_more() -> None:
+    world = World(ab=1.0, ba=3.0, bc=1.0)
+    under_way(world, ab=0.1, ba=2.9)
+    assert other_ways(world, {AB: 0.1}) == {BA: 2.9}
+    under_way(world, ba=2.0, bc=0.5)
+    assert other_ways(world, {AB: 0.1}) == {BA: 3.0}, "frames to c share its line"
+    world.now += FRESH_SECONDS + 0.1
+    assert other_ways(world, {AB: 0.1}) == pytest.approx({BA: 0.3})
+
+
+def test_no_rate_is_too_low_for_a_view() -> None:
+    world = World(ab=100.0, ba=1.0)
+    assert other_ways(world, {AB: LEAST_GBPS}) == {BA: LEAST_GBPS}
+    parsed(np.array([[0.0, LEAST_GBPS], [LEAST_GBPS, 0.0]]))
 
 
 def test_what_a_sender_says_no_more_is_over() -> None:

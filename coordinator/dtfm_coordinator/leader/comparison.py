@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dtfm_coordinator.leader.change_cost import standstill_seconds, step_patience
 from dtfm_coordinator.leader.new_layout import LayoutMaker
 from dtfm_coordinator.leader.plan_watch import Change, PlanWatch
-from dtfm_coordinator.links.link_degradation import Pair, both_ways
+from dtfm_coordinator.links.link_degradation import Pair
 from dtfm_coordinator.plan_change.plan_change_driver import PlanChangeDriver
 from dtfm_coordinator.records.event_log import PlanEvent
 from dtfm_coordinator.swarm.overview.owner_words import reason_in_words
@@ -119,7 +119,8 @@ class Comparison:
         """
         state, watch = self._state, self._watch
         before = {pair: state.links.gbps(*pair) or 0.0 for pair in failing}
-        undo = [state.links.failing(pair, gbps) for pair, gbps in both_ways(failing, state.links.gbps).items()]
+        slow = state.link_watch.both_ways(failing, state.links.gbps)
+        undo = [state.links.failing(pair, gbps) for pair, gbps in slow.items()]
         planned: list[Plan] = []
 
         async def look() -> None:
@@ -140,9 +141,10 @@ class Comparison:
         (found,) = planned
         if found.is_laid_out_as(plan):
             return None
-        for pair, gbps in both_ways(lasting, state.links.gbps).items():
+        now = {pair: lasting[pair] for pair in failing}  # others that fail since are looked into by themselves
+        for pair, gbps in state.link_watch.both_ways(now, state.links.gbps).items():
             state.links.failing(pair, gbps)
-        state.link_watch.looked(failing, before, lasting)
+        state.link_watch.looked(failing, before, now)
         return found
 
     async def patience(self, plan: Plan, found: Plan) -> float:

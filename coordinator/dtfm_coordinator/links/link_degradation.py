@@ -8,6 +8,8 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
+from dtfm_protocol.view.link_matrix import LEAST
+
 Pair = tuple[str, str]
 """Link from a sender to a receiver, by their peer ids."""
 
@@ -28,6 +30,8 @@ FRESH_SECONDS = 3.0
 """Age of the newest report by which a link counts as slow while frames are under way: some of a peer's reports."""
 APART_SECONDS = 0.25
 """Seconds between two reports that are kept apart: so many are kept at most, however often a peer reports."""
+LEAST_GBPS = 4 * LEAST
+"""Least Gbit/s that a link which fails is taken to carry, as in reports."""
 FIRST_PAUSE, LONGEST_PAUSE = 60.0, 3600.0
 """Seconds after which a link that was found slow is measured again: the first time, and at most."""
 
@@ -121,17 +125,37 @@ class LinkDegradation:
         """
         if not self._is_under_way:
             return {}
-        since = self._clock() - FRESH_SECONDS
-        busy = {pair: rate for pair, (at, rate) in self._sending.items() if at >= since}
         excused = {pair for pair, until in self._excused.items() if until > self._clock()}
-        ends = Counter((place, pair[place]) for pair in busy for place in (0, 1))
         found = {}
-        for pair, rate in busy.items():
-            measured, sharing = known(*pair), max(ends[0, pair[0]], ends[1, pair[1]])
-            is_new = not {pair, pair[::-1]} & (self._slow.keys() | excused)
-            if measured is not None and is_new and rate * MUCH_SLOWER * sharing < measured:
+        for pair, (rate, alone) in self._busy().items():
+            measured, is_new = known(*pair), not {pair, pair[::-1]} & (self._slow.keys() | excused)
+            if measured is not None and is_new and alone * MUCH_SLOWER < measured:
                 found[pair] = rate
         return found
+
+    def both_ways(self, failing: Mapping[Pair, float], known: Callable[[str, str], float | None]) -> dict[Pair, float]:
+        """Return links that fail with their other directions, each with its Gbit/s: of these what frames under way tell
+        now, or else as large a part as is left of the one that fails.
+
+        What takes a link's rate may well take it both ways: state is not to be moved over it before that is known.
+
+        Args:
+            known: as for `failing`.
+        """
+        busy, found = self._busy(), dict(failing)
+        for pair, gbps in failing.items():
+            before, then = known(*pair), known(*pair[::-1])
+            if before and then is not None and pair[::-1] not in failing:
+                _, alone = busy.get(pair[::-1], (0.0, then * gbps / before))
+                found[pair[::-1]] = min(then, max(LEAST_GBPS, alone))
+        return found
+
+    def _busy(self) -> dict[Pair, tuple[float, float]]:
+        """Gbit/s at which frames go over links now, and at which they might where none shared an end of theirs."""
+        since = self._clock() - FRESH_SECONDS
+        busy = {pair: rate for pair, (at, rate) in self._sending.items() if at >= since}
+        ends = Counter((place, pair[place]) for pair in busy for place in (0, 1))
+        return {pair: (rate, rate * max(ends[0, pair[0]], ends[1, pair[1]])) for pair, rate in busy.items()}
 
     def excuse(self, pairs: Iterable[Pair], seconds: float = SECONDS) -> None:
         """Take no notice of links for some seconds, though frames under way are slow: that was looked into in vain."""
@@ -183,20 +207,3 @@ class LinkDegradation:
             elif old is not None and old.pause < LONGEST_PAUSE:
                 # It is well again. Should it become slow once more, the next pause is longer.
                 self._slow[pair] = _Slow(found, float("inf"), old.pause)
-
-
-def both_ways(failing: Mapping[Pair, float], known: Callable[[str, str], float | None]) -> dict[Pair, float]:
-    """Return links that fail with their other directions, of which nothing was told: these have lost as large a share.
-
-    What takes a link's rate mostly takes it both ways, and no state is to be moved over it until that is known.
-
-    Args:
-        failing: Gbit/s now.
-        known: returns the Gbit/s of a link as it was measured; None: it was not.
-    """
-    found = dict(failing)
-    for pair, gbps in failing.items():
-        before, back = known(*pair), known(*pair[::-1])
-        if before and back is not None:
-            found.setdefault(pair[::-1], back * gbps / before)
-    return found

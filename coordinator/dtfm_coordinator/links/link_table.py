@@ -48,8 +48,8 @@ class LinkTable:
         self._echoes: dict[Pair, float] = {}
         """Milliseconds one way of pairs by their round trips alone, either way."""
         self._failing: dict[Pair, tuple[float, int]] = {}
-        """Gbit/s of links that have become slower than was measured, as frames under way tell, and the round of that
-        measurement, which may be read once more."""
+        """Gbit/s of links that have become slower than was measured, or may have, as frames under way tell, and the
+        round of that measurement, which may be read once more."""
         self.changes = 0
         """Number of changes of what is known of links: what follows from them need not be worked out anew between."""
         self._untried: tuple[int, list[str], list[str]] = (-1, [], [])
@@ -225,7 +225,7 @@ class LinkTable:
         return True
 
     def failing(self, pair: Pair, gbps: float) -> Callable[[], None]:
-        """Take the Gbit/s of a measured link as frames under way tell them, until it is measured anew.
+        """Take the Gbit/s of a measured link as frames under way tell them, or as it may have, until it is measured anew.
 
         What is returned takes that back, where nothing else was found since.
         """
@@ -242,7 +242,7 @@ class LinkTable:
         return undo
 
     def _as_failing(self, pair: Pair, gbps: float, number: int) -> float:
-        """Return the Gbit/s of a link as it was measured in round `number`, or as frames have told since."""
+        """Return the Gbit/s of a link as it was measured in round `number`, or as was heard since, by `failing`."""
         told = self._failing.get(pair)
         if told is not None and number <= told[1]:
             return min(gbps, told[0])

@@ -2,7 +2,8 @@
 
 Annealing draws the limit before it prices a change. So the cheap parts of the price come first: what the newcomers
 cost with even their nearest partners, where those are kept, then the loads of two groups, one term a device, then what
-the boundaries cost at least, by the nearest partners of all and whatever their matchings, and only then the matchings.
+the boundaries cost at least, by the nearest partners of all, or else of the newcomers, and whatever their matchings,
+and only then the matchings.
 """
 
 import numpy as np
@@ -66,8 +67,8 @@ def exchange(
         there: position in another group, or of an idle device.
         limit: seconds that the cost may be afterwards.
         is_smooth: whether that is the smooth cost.
-        looks: whether to look at the nearest partners first, and to note them afterwards: that pays where few exchanges
-            are made.
+        looks: whether nearest partners are kept, looked at first, and noted afterwards: that pays where few exchanges
+            are made. Else only the newcomers' are looked for, after the loads.
 
     Returns:
         The cost, infinite where the exchange was not made.
@@ -154,7 +155,11 @@ def newcomers_least(
     network: PairCosts, state: PlacementState, one: int, other: int, here: int, there: int, looks: bool
 ) -> float:
     """Return what the boundaries beside two devices that are about to be exchanged cost at least, seconds: what each of
-    the two then pays with even its nearest partners, one at each boundary."""
+    the two then pays with even its nearest partners, one at each boundary.
+
+    Args:
+        looks: whether nearest partners are kept; else they are looked for.
+    """
     least = 0.0
     for side in range(4):
         stage, newcomer = (one, state.order[there]) if side < 2 else (other, state.order[here])
