@@ -65,3 +65,15 @@ async def test_a_look_at_suspects_that_is_given_up_leaves_them_known_as_they_wer
     await asyncio.wait([looking])
     assert swarm.state.links.gbps(*AB) == GBPS
     assert swarm.state.links.untried(["a", "b", "c"]) == []
+
+
+async def test_a_link_that_is_well_again_is_believed_at_the_second_look(swarm: Swarm) -> None:
+    await swarm.trains("a", "b", "c")
+    for found, believed in ((0.1, 0.1), (GBPS, 0.1), (GBPS, GBPS)):
+        for peer in "abc":
+            await swarm.report(peer)
+        swarm.gbps[frozenset(AB)] = found
+        await swarm.probe(AB)
+        assert swarm.state.links.gbps(*AB) == believed
+        swarm.clock.skip(FIRST_PAUSE)
+    assert swarm.suspects() == set()

@@ -73,7 +73,9 @@ class LinkMeasuring:
                 undo.pop_all()  # who is interrupted knows what was known before
         finally:
             reading.cancel()
-        self._state.link_watch.looked(before, before, {pair: self._links.gbps(*pair) or 0.0 for pair in before})
+        now = {pair: self._links.gbps(*pair) or 0.0 for pair in before}
+        for pair in self._state.link_watch.looked(before, before, now):
+            self._links.failing(pair, before[pair])
 
     async def _probe(
         self,

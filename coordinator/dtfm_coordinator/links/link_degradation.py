@@ -1,9 +1,11 @@
 """Degradation of links: which to measure anew, as training finds them slower, or they were slow a while ago. Pure.
 
 A link that flaps must not move the plan to and fro: one that was found slow is measured again after a pause, which
-doubles each time. And where a machine is busy with something else, its frames come late though its line is as it was.
+doubles each time, and must be well twice before it is believed. And where a machine is busy with something else, its
+frames come late though its line is as it was.
 """
 
+import math
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -44,6 +46,8 @@ class _Slow:
     """Gbit/s that it carried before."""
     due: float
     pause: float
+    is_on_trial: bool = False
+    """Whether it was well at the last look, for the first time since."""
 
 
 class LinkDegradation:
@@ -191,9 +195,11 @@ class LinkDegradation:
         since, first = self._clock() - SECONDS, len(seen) - steps
         return max(rate for number, (at, rate) in enumerate(seen) if number >= first or at > since)
 
-    def looked(self, pairs: Iterable[Pair], before: Mapping[Pair, float], now: Mapping[Pair, float]) -> None:
+    def looked(self, pairs: Iterable[Pair], before: Mapping[Pair, float], now: Mapping[Pair, float]) -> list[Pair]:
         """Take the Gbit/s of links that were measured anew, before and now; a link that is missing in `now` cannot
-        talk."""
+        talk. Return those that were slow and are well for the first time: as they may flap, they are not to be believed
+        before the next look. One that could not talk at all is: there may be no other way."""
+        on_trial = []
         for pair in pairs:
             if pair in self._sending:
                 self.excuse([pair], FIRST_PAUSE)
@@ -204,6 +210,10 @@ class LinkDegradation:
             if found * SLOWER < was:
                 pause = min(LONGEST_PAUSE, 2 * old.pause) if old is not None else FIRST_PAUSE
                 self._slow[pair] = _Slow(was, self._clock() + pause, pause)
+            elif old is not None and old.due < math.inf and not old.is_on_trial and before.get(pair):
+                self._slow[pair] = _Slow(was, self._clock() + FIRST_PAUSE, old.pause, is_on_trial=True)
+                on_trial.append(pair)
             elif old is not None and old.pause < LONGEST_PAUSE:
                 # It is well again. Should it become slow once more, the next pause is longer.
-                self._slow[pair] = _Slow(found, float("inf"), old.pause)
+                self._slow[pair] = _Slow(found, math.inf, old.pause)
+        return on_trial

@@ -225,7 +225,7 @@ class LinkTable:
         return True
 
     def failing(self, pair: Pair, gbps: float) -> Callable[[], None]:
-        """Take the Gbit/s of a measured link as frames under way tell them, or as it may have, until it is measured anew.
+        """Take the Gbit/s of a measured link as frames under way tell them, or as may be, until it is measured anew.
 
         What is returned takes that back, where nothing else was found since.
         """
