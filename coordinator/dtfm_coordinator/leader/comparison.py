@@ -118,7 +118,6 @@ class Comparison:
             failing: their Gbit/s now.
         """
         state, watch = self._state, self._watch
-        before = {pair: state.links.gbps(*pair) or 0.0 for pair in failing}
         slow = state.link_watch.both_ways(failing, state.links.gbps)
         undo = [state.links.failing(pair, gbps) for pair, gbps in slow.items()]
         planned: list[Plan] = []
@@ -136,15 +135,19 @@ class Comparison:
             await self._say("training", f"plan {plan.version}: {plan.reason}")
         # Planning takes a second or two: what has not lasted so long is no reason to move.
         lasting = watch.failing()
-        if not planned or broken() or not failing.keys() <= lasting.keys() or not await self._hears_all(plan, broken):
+        if not planned or broken() or not failing.keys() <= lasting.keys():
+            return None
+        # Other links that have begun to fail are looked into by themselves.
+        now = state.link_watch.both_ways({pair: lasting[pair] for pair in failing}, state.links.gbps)
+        if not await self._hears_all(plan, broken):
             return None
         (found,) = planned
         if found.is_laid_out_as(plan):
             return None
-        now = {pair: lasting[pair] for pair in failing}  # others that fail since are looked into by themselves
-        for pair, gbps in state.link_watch.both_ways(now, state.links.gbps).items():
+        before = {pair: state.links.gbps(*pair) or 0.0 for pair in now}
+        for pair, gbps in now.items():
             state.links.failing(pair, gbps)
-        state.link_watch.looked(failing, before, now)
+        state.link_watch.looked(now, before, now)
         return found
 
     async def patience(self, plan: Plan, found: Plan) -> float:

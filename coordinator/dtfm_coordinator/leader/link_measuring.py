@@ -61,7 +61,7 @@ class LinkMeasuring:
             busy: peers that train meanwhile, whose whole lines are not taken for a newcomer's sake.
         """
         peers = [member.peer for member in members]
-        before = {pair: self._links.gbps(*pair) or 0.0 for pair in anew}
+        before = {link: self._links.gbps(*link) or 0.0 for pair in anew for link in (pair, pair[::-1])}
         reading = asyncio.create_task(self._read_all(self._links.reporters(peers), self._links.published))
         try:
             if anew:

@@ -1,8 +1,8 @@
 """Degradation of links: which to measure anew, as training finds them slower, or they were slow a while ago. Pure.
 
 A link that flaps must not move the plan to and fro: one that was found slow is measured again after a pause, which
-doubles each time, and must be well twice before it is believed. And where a machine is busy with something else, its
-frames come late though its line is as it was.
+doubles each time, and one that is well then must be so at the next look, too. And where a machine is busy with
+something else, its frames come late though its line is as it was.
 """
 
 import math
@@ -33,7 +33,7 @@ FRESH_SECONDS = 3.0
 APART_SECONDS = 0.25
 """Seconds between two reports that are kept apart: so many are kept at most, however often a peer reports."""
 LEAST_GBPS = 4 * LEAST
-"""Least Gbit/s that a link which fails is taken to carry, as in reports."""
+"""Least Gbit/s that a link which fails is taken to carry, as in reports (`Measured`)."""
 FIRST_PAUSE, LONGEST_PAUSE = 60.0, 3600.0
 """Seconds after which a link that was found slow is measured again: the first time, and at most."""
 
@@ -48,6 +48,10 @@ class _Slow:
     pause: float
     is_on_trial: bool = False
     """Whether it was well at the last look, for the first time since."""
+
+    def is_over(self, now: float) -> bool:
+        """Whether it is well for good where it is so at this look, too."""
+        return self.is_on_trial and now >= self.due
 
 
 class LinkDegradation:
@@ -138,10 +142,11 @@ class LinkDegradation:
         return found
 
     def both_ways(self, failing: Mapping[Pair, float], known: Callable[[str, str], float | None]) -> dict[Pair, float]:
-        """Return links that fail with their other directions, each with its Gbit/s: of these what frames under way tell
-        now, or else as large a part as is left of the one that fails.
+        """Return links that fail with their other directions, each with its Gbit/s: these are taken to have lost as
+        much, or for what frames under way tell of them, where that is less.
 
-        What takes a link's rate may well take it both ways: state is not to be moved over it before that is known.
+        What takes a link's rate may well take it both ways: state is not to be moved over it before that is known. What
+        was told of the other way may be from before the fault, so nothing is that speaks for it.
 
         Args:
             known: as for `failing`.
@@ -150,8 +155,9 @@ class LinkDegradation:
         for pair, gbps in failing.items():
             before, then = known(*pair), known(*pair[::-1])
             if before and then is not None and pair[::-1] not in failing:
-                _, alone = busy.get(pair[::-1], (0.0, then * gbps / before))
-                found[pair[::-1]] = min(then, max(LEAST_GBPS, alone))
+                assumed = then * gbps / before
+                _, alone = busy.get(pair[::-1], (0.0, assumed))
+                found[pair[::-1]] = min(then, max(LEAST_GBPS, min(alone, assumed)))
         return found
 
     def _busy(self) -> dict[Pair, tuple[float, float]]:
@@ -197,8 +203,8 @@ class LinkDegradation:
 
     def looked(self, pairs: Iterable[Pair], before: Mapping[Pair, float], now: Mapping[Pair, float]) -> list[Pair]:
         """Take the Gbit/s of links that were measured anew, before and now; a link that is missing in `now` cannot
-        talk. Return those that were slow and are well for the first time: as they may flap, they are not to be believed
-        before the next look. One that could not talk at all is: there may be no other way."""
+        talk. Return those that were slow and are well for the first time: as they may flap, they are to count as slow
+        until the next look. Not one that could not talk at all: there may be no other way."""
         on_trial = []
         for pair in pairs:
             if pair in self._sending:
@@ -210,8 +216,9 @@ class LinkDegradation:
             if found * SLOWER < was:
                 pause = min(LONGEST_PAUSE, 2 * old.pause) if old is not None else FIRST_PAUSE
                 self._slow[pair] = _Slow(was, self._clock() + pause, pause)
-            elif old is not None and old.due < math.inf and not old.is_on_trial and before.get(pair):
-                self._slow[pair] = _Slow(was, self._clock() + FIRST_PAUSE, old.pause, is_on_trial=True)
+            elif old is not None and 0 < before.get(pair, 0.0) * SLOWER < was and not old.is_over(self._clock()):
+                due = old.due if old.is_on_trial else self._clock() + FIRST_PAUSE
+                self._slow[pair] = _Slow(was, due, old.pause, is_on_trial=True)
                 on_trial.append(pair)
             elif old is not None and old.pause < LONGEST_PAUSE:
                 # It is well again. Should it become slow once more, the next pause is longer.

@@ -198,7 +198,8 @@ class LinkTable:
 
     def doubtful(self, pairs: Collection[frozenset[str]]) -> list[Pair]:
         """Those of `pairs` whose rates are too good to be believed of one end alone, as `link_claims.doubtful`."""
-        measured = {link: gbps for link, gbps in self._gbps.items() if link not in self._failing}
+        failing = {frozenset(link) for link in self._failing}
+        measured = {link: gbps for link, gbps in self._gbps.items() if frozenset(link) not in failing}
         return doubtful(pairs, measured, self._source, self._confirmed)
 
     def contradicted(self, pair: Pair, claimed: Sequence[float]) -> bool:
