@@ -19,6 +19,7 @@ from dtfm_coordinator.links.link_degradation import (
     WARM_STEPS,
     LinkDegradation,
     Pair,
+    both_ways,
 )
 from dtfm_protocol.view.link_matrix import parsed
 
@@ -286,6 +287,18 @@ def test_a_link_that_is_slow_at_the_look_after_it_was_well_has_a_longer_pause() 
     assert world.suspects() == {AB}
 
 
+def test_a_look_before_its_time_makes_no_pause_longer() -> None:
+    world = World(ab=1.0)
+    world.looked(0.1)
+    world.now += FIRST_PAUSE / 2
+    world.looked(0.1)
+    world.now += FIRST_PAUSE / 2
+    assert world.suspects() == {AB}
+    world.looked(0.1)
+    world.now += 2 * FIRST_PAUSE
+    assert world.suspects() == {AB}
+
+
 def test_a_look_before_its_time_decides_nothing() -> None:
     world = World(ab=1.0)
     world.looked(0.1)
@@ -413,7 +426,7 @@ def test_a_link_fails_as_soon_as_frames_under_way_are_much_slower_than_was_measu
 
 def other_ways(world: World, failing: dict[Pair, float]) -> dict[Pair, float]:
     """What the other directions of links that fail are taken to carry."""
-    found = world.watch.both_ways(failing, lambda *pair: world.known.get(pair))
+    found = both_ways(failing, lambda *pair: world.known.get(pair))
     assert failing.items() <= found.items()
     return {pair: gbps for pair, gbps in found.items() if pair not in failing}
 
@@ -424,16 +437,6 @@ def test_a_link_that_fails_is_taken_to_have_lost_as_much_the_other_way() -> None
     assert other_ways(world, {AB: 0.1, BA: 0.6}) == {}
     assert other_ways(world, {("c", "a"): 0.1}) == {}, "the other way was not measured"
     assert other_ways(world, {}) == {}
-
-
-def test_frames_of_the_other_way_of_a_link_that_fails_may_only_speak_against_it() -> None:
-    world = World(ab=1.0, ba=3.0, bc=1.0)
-    under_way(world, ab=0.1, ba=2.9)
-    assert other_ways(world, {AB: 0.1}) == pytest.approx({BA: 0.3}), "that may be from before the fault"
-    under_way(world, ba=0.05, bc=0.5)
-    assert other_ways(world, {AB: 0.1}) == {BA: 0.1}, "frames to c share its line"
-    world.now += FRESH_SECONDS + 0.1
-    assert other_ways(world, {AB: 0.1}) == pytest.approx({BA: 0.3})
 
 
 def test_no_rate_is_too_low_for_a_view() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dtfm_coordinator.leader.change_cost import standstill_seconds, step_patience
 from dtfm_coordinator.leader.new_layout import LayoutMaker
 from dtfm_coordinator.leader.plan_watch import Change, PlanWatch
-from dtfm_coordinator.links.link_degradation import Pair
+from dtfm_coordinator.links.link_degradation import Pair, both_ways
 from dtfm_coordinator.plan_change.plan_change_driver import PlanChangeDriver
 from dtfm_coordinator.records.event_log import PlanEvent
 from dtfm_coordinator.swarm.overview.owner_words import reason_in_words
@@ -118,8 +118,7 @@ class Comparison:
             failing: their Gbit/s now.
         """
         state, watch = self._state, self._watch
-        slow = state.link_watch.both_ways(failing, state.links.gbps)
-        undo = [state.links.failing(pair, gbps) for pair, gbps in slow.items()]
+        undo = [state.links.failing(pair, gbps) for pair, gbps in both_ways(failing, state.links.gbps).items()]
         planned: list[Plan] = []
 
         async def look() -> None:
@@ -138,13 +137,14 @@ class Comparison:
         if not planned or broken() or not failing.keys() <= lasting.keys():
             return None
         # Other links that have begun to fail are looked into by themselves.
-        now = state.link_watch.both_ways({pair: lasting[pair] for pair in failing}, state.links.gbps)
+        still = {pair: gbps for pair, gbps in lasting.items() if {pair, pair[::-1]} & failing.keys()}
+        now = both_ways(still, state.links.gbps)
         if not await self._hears_all(plan, broken):
             return None
         (found,) = planned
-        if found.is_laid_out_as(plan):
+        before = {pair: gbps for pair in now if (gbps := state.links.gbps(*pair)) is not None}
+        if found.is_laid_out_as(plan) or len(before) < len(now):  # an end has left meanwhile, and come back
             return None
-        before = {pair: state.links.gbps(*pair) or 0.0 for pair in now}
         for pair, gbps in now.items():
             state.links.failing(pair, gbps)
         state.link_watch.looked(now, before, now)

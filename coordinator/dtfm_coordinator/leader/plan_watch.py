@@ -74,8 +74,9 @@ def reason_to_compare(
         unknown: peers that may have unknown links: these are measured while all is well, for when they are needed,
             everyone waits.
     """
-    if links := sorted(suspects):
-        return f"{', '.join(' -> '.join(map(short, pair)) for pair in links)} may have changed"
+    links = {*suspects}
+    if named := sorted(pair for pair in links if pair < pair[::-1] or pair[::-1] not in links):
+        return f"{', '.join(' -> '.join(map(short, pair)) for pair in named)} may have changed"
     if now == considered and trusted:
         who = [f"{', '.join(map(short, sorted(now.slow)))} stays slow"] if now.slow else []
         return "; ".join(who) or "what has changed has stayed as it is since"

@@ -49,9 +49,23 @@ class _Slow:
     is_on_trial: bool = False
     """Whether it was well at the last look, for the first time since."""
 
-    def is_over(self, now: float) -> bool:
-        """Whether it is well for good where it is so at this look, too."""
-        return self.is_on_trial and now >= self.due
+    @classmethod
+    def after(cls, old: "_Slow | None", before: float, found: float, now: float) -> "_Slow | None":
+        """Return what is remembered of a link of `old` once a look has found it at so many Gbit/s; None: nothing.
+
+        A look before it is due, as that of its other direction is, makes no pause longer, and ends no trial.
+        """
+        if old is None:
+            return cls(before, now + FIRST_PAUSE, FIRST_PAUSE) if found * SLOWER < before else None
+        is_early = now < old.due < math.inf
+        if found * SLOWER < old.was:
+            pause = min(LONGEST_PAUSE, 2 * old.pause)
+            return old if is_early and not old.is_on_trial else cls(old.was, now + pause, pause)
+        if 0 < before * SLOWER < old.was and (is_early or not old.is_on_trial):
+            due = old.due if old.is_on_trial else now + FIRST_PAUSE
+            return cls(old.was, due, old.pause, is_on_trial=True)
+        # It is well again. Should it become slow once more, the next pause is longer.
+        return cls(found, math.inf, old.pause) if old.pause < LONGEST_PAUSE else None
 
 
 class LinkDegradation:
@@ -133,39 +147,17 @@ class LinkDegradation:
         """
         if not self._is_under_way:
             return {}
-        excused = {pair for pair, until in self._excused.items() if until > self._clock()}
-        found = {}
-        for pair, (rate, alone) in self._busy().items():
-            measured, is_new = known(*pair), not {pair, pair[::-1]} & (self._slow.keys() | excused)
-            if measured is not None and is_new and alone * MUCH_SLOWER < measured:
-                found[pair] = rate
-        return found
-
-    def both_ways(self, failing: Mapping[Pair, float], known: Callable[[str, str], float | None]) -> dict[Pair, float]:
-        """Return links that fail with their other directions, each with its Gbit/s: these are taken to have lost as
-        much, or for what frames under way tell of them, where that is less.
-
-        What takes a link's rate may well take it both ways: state is not to be moved over it before that is known. What
-        was told of the other way may be from before the fault, so nothing is that speaks for it.
-
-        Args:
-            known: as for `failing`.
-        """
-        busy, found = self._busy(), dict(failing)
-        for pair, gbps in failing.items():
-            before, then = known(*pair), known(*pair[::-1])
-            if before and then is not None and pair[::-1] not in failing:
-                assumed = then * gbps / before
-                _, alone = busy.get(pair[::-1], (0.0, assumed))
-                found[pair[::-1]] = min(then, max(LEAST_GBPS, min(alone, assumed)))
-        return found
-
-    def _busy(self) -> dict[Pair, tuple[float, float]]:
-        """Gbit/s at which frames go over links now, and at which they might where none shared an end of theirs."""
         since = self._clock() - FRESH_SECONDS
         busy = {pair: rate for pair, (at, rate) in self._sending.items() if at >= since}
+        excused = {pair for pair, until in self._excused.items() if until > self._clock()}
         ends = Counter((place, pair[place]) for pair in busy for place in (0, 1))
-        return {pair: (rate, rate * max(ends[0, pair[0]], ends[1, pair[1]])) for pair, rate in busy.items()}
+        found = {}
+        for pair, rate in busy.items():
+            measured, sharing = known(*pair), max(ends[0, pair[0]], ends[1, pair[1]])
+            is_new = not {pair, pair[::-1]} & (self._slow.keys() | excused)
+            if measured is not None and is_new and rate * MUCH_SLOWER * sharing < measured:
+                found[pair] = rate
+        return found
 
     def excuse(self, pairs: Iterable[Pair], seconds: float = SECONDS) -> None:
         """Take no notice of links for some seconds, though frames under way are slow: that was looked into in vain."""
@@ -211,16 +203,26 @@ class LinkDegradation:
                 self.excuse([pair], FIRST_PAUSE)
             if self._seen[pair]:
                 self._checked[pair] = max(rate for _, rate in self._seen[pair])
-            found, old = now.get(pair, 0.0), self._slow.pop(pair, None)
-            was = old.was if old is not None else before.get(pair, 0.0)
-            if found * SLOWER < was:
-                pause = min(LONGEST_PAUSE, 2 * old.pause) if old is not None else FIRST_PAUSE
-                self._slow[pair] = _Slow(was, self._clock() + pause, pause)
-            elif old is not None and 0 < before.get(pair, 0.0) * SLOWER < was and not old.is_over(self._clock()):
-                due = old.due if old.is_on_trial else self._clock() + FIRST_PAUSE
-                self._slow[pair] = _Slow(was, due, old.pause, is_on_trial=True)
-                on_trial.append(pair)
-            elif old is not None and old.pause < LONGEST_PAUSE:
-                # It is well again. Should it become slow once more, the next pause is longer.
-                self._slow[pair] = _Slow(found, math.inf, old.pause)
+            slow = _Slow.after(self._slow.pop(pair, None), before.get(pair, 0.0), now.get(pair, 0.0), self._clock())
+            if slow is not None:
+                self._slow[pair] = slow
+                on_trial += [pair] if slow.is_on_trial else []
         return on_trial
+
+
+def both_ways(failing: Mapping[Pair, float], known: Callable[[str, str], float | None]) -> dict[Pair, float]:
+    """Return links that fail with their other directions, each with its Gbit/s now: those that do not fail themselves
+    are taken to have lost as much.
+
+    What takes a link's rate may well take it both ways: state is not to be moved over it before that is known. What
+    frames have told of the other way may be from before the fault.
+
+    Args:
+        known: returns the Gbit/s of a link as it was measured; None: it was not.
+    """
+    found = dict(failing)
+    for pair, gbps in failing.items():
+        before, then = known(*pair), known(*pair[::-1])
+        if before and then is not None and pair[::-1] not in failing:
+            found[pair[::-1]] = min(then, max(LEAST_GBPS, then * gbps / before))
+    return found
