@@ -183,6 +183,16 @@ async def test_a_frame_waits_until_its_link_was_measured(kind: Kind) -> None:
         await one.others["b"].receive("a", key)
 
 
+@pytest.mark.parametrize("kind", [Kind.VOTE, Kind.COMMIT])
+async def test_no_measurement_keeps_a_vote_waiting_or_a_commit(kind: Kind) -> None:
+    async with swarm() as one:
+        key = Key(kind, 1, 0)
+        with one.uplink.measuring("b"):
+            one.others["b"].post("a", key, PACKET)
+            await one.a.send("b", key, bytes(PACKET))
+            assert len(await one.others["b"].receive("a", key)) == PACKET
+
+
 async def test_a_part_that_is_under_way_stops_while_its_link_is_measured() -> None:
     async with swarm() as one:
         size = 16 * PIECE_BYTES

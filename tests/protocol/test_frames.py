@@ -62,6 +62,10 @@ def test_the_layout_is_fixed() -> None:
     assert sorted(Kind) == list(range(1, 9))
 
 
+def test_what_carries_no_tensor_is_no_more_than_a_word() -> None:
+    assert {kind for kind in Kind if kind.is_word} == {Kind.VOTE, Kind.COMMIT, Kind.PULSE}
+
+
 def test_only_the_all_reduce_is_bulk() -> None:
     assert {kind for kind in Kind if kind.is_bulk} == {Kind.PART, Kind.REDUCED}
 

@@ -108,7 +108,8 @@ class Sender:
             paced = _Paced(stream, self._uplink)
             while True:
                 header, payload, seal = await queue.get()
-                await self._uplink.free(peer)
+                if not header.key.kind.is_word:  # all wait for a vote, and no measurement is spoilt by one
+                    await self._uplink.free(peer)
                 paced.look()
                 under_way = True
                 begun = self._clock.now()

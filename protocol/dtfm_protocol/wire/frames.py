@@ -33,6 +33,11 @@ class Kind(IntEnum):
         """Whether the frame may wait: nobody's next forward or backward needs an all-reduce's part."""
         return self in (Kind.PART, Kind.REDUCED)
 
+    @property
+    def is_word(self) -> bool:
+        """Whether the frame carries no tensor: it is small, and all may wait for it."""
+        return self in (Kind.VOTE, Kind.COMMIT, Kind.PULSE)
+
 
 @dataclass(frozen=True, slots=True)
 class Key:
