@@ -79,6 +79,28 @@ def test_links_that_share_an_end_may_each_be_slower() -> None:
     assert failing(world) == set()
 
 
+def still_failing(world: World, *pairs: Pair) -> dict[Pair, float] | None:
+    return world.watch.still_failing(pairs, lambda *pair: world.known.get(pair))
+
+
+def test_a_link_that_fails_does_so_until_it_is_well() -> None:
+    """However many come to share its line, and whichever way its frames go meanwhile."""
+    world = World(ab=1.0, ac=1.0, ad=1.0, ba=1.0, cd=1.0)
+    under_way(world, ab=0.1)
+    assert failing(world) == {AB}
+    under_way(world, ab=0.1, ac=0.3, ad=0.3)
+    assert failing(world) == set()
+    assert still_failing(world, AB) == {AB: 0.1}
+    world.watch.sending("a", 1, {})
+    under_way(world, ba=0.1, cd=0.1)
+    assert still_failing(world, AB) == {BA: 0.1}
+    under_way(world, ab=0.5)
+    world.watch.sending("b", 1, {})
+    assert still_failing(world, AB) is None
+    assert still_failing(world, ("c", "d")) == {("c", "d"): 0.1}
+    assert still_failing(world, AB, ("c", "d")) is None
+
+
 def test_a_link_that_was_found_slow_before_does_not_fail_at_once_again() -> None:
     """It may flap: it is looked at when its pause is over."""
     world = World(ab=1.0, ba=1.0)
@@ -95,8 +117,22 @@ def test_a_link_that_was_looked_into_in_vain_is_excused_for_a_while() -> None:
     world = World(ab=1.0)
     under_way(world, ab=0.1)
     world.watch.excuse([AB])
+    for _ in range(int(SECONDS)):
+        under_way(world, ab=0.1)
+        assert failing(world) == set()
+        world.now += 1.0
+    under_way(world, ab=0.1)
+    assert failing(world) == {AB}
+
+
+def test_a_link_on_which_nothing_is_under_way_is_excused_until_something_may_be() -> None:
+    world = World(ab=1.0)
+    under_way(world, ab=0.1)
+    world.watch.sending("a", 1, {})
+    world.watch.excuse([AB])
+    under_way(world, ab=0.1)
     assert failing(world) == set()
-    world.now += SECONDS
+    world.now += FRESH_SECONDS
     under_way(world, ab=0.1)
     assert failing(world) == {AB}
 

@@ -368,6 +368,27 @@ async def test_a_failing_link_without_which_nothing_is_better_is_measured(led: L
     assert [[set(pair) for pair in turn.pairs] for turn in led.rounds] == [[{"a", "b"}]]
 
 
+@pytest.mark.parametrize(("found", "is_urgent"), [(0.1, True), (1.0, False)])
+async def test_a_link_that_has_failed_and_is_measured_slow_is_not_kept_until_state_has_moved(
+    led: Led, monkeypatch: pytest.MonkeyPatch, found: float, is_urgent: bool
+) -> None:
+    """Where a plan around it was only found once it had been measured."""
+    await led.trains("a", "b", "c")
+    led.carries(1.0, 1.0)
+    await led.fails()
+    change = await led.change()
+    probe = led.layout_maker.probe
+
+    async def measured(*arguments: Any, **options: Any) -> None:
+        await probe(*arguments, **options)
+        led.carries(found, found)
+        led.planner.chosen = "ac"
+
+    monkeypatch.setattr(led.layout_maker, "probe", measured)
+    assert not await led.kept(change)
+    assert led.comparison.is_urgent is is_urgent
+
+
 def test_a_step_is_waited_for_no_longer_than_doing_it_anew_takes() -> None:
     assert step_patience(elapsed=2.0, present=10.0, next_=3.0) == 0.0
     assert step_patience(elapsed=8.0, present=10.0, next_=3.0) == 3.0

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dtfm_coordinator.leader.change_cost import standstill_seconds, step_patience
 from dtfm_coordinator.leader.new_layout import LayoutMaker
 from dtfm_coordinator.leader.plan_watch import Change, PlanWatch
-from dtfm_coordinator.links.link_degradation import Pair, both_ways
+from dtfm_coordinator.links.link_degradation import SLOWER, Pair, both_ways
 from dtfm_coordinator.plan_change.plan_change_driver import PlanChangeDriver
 from dtfm_coordinator.records.event_log import PlanEvent
 from dtfm_coordinator.swarm.overview.owner_words import reason_in_words
@@ -68,9 +68,10 @@ class Comparison:
             self.is_urgent = found is not None
             if found is not None:
                 return found
-            if not failing.keys() <= self._watch.failing().keys():
+            if self._still(failing) is None:
                 self._state.link_watch.excuse(failing)
                 return None
+        before = {pair: self._state.links.gbps(*pair) for pair in failing}
         members = self._state.members.ready()
         anew = self._watch.suspects() | failing.keys()
         if not await self._state.unless(broken, self._layout_maker.probe(members, anew, busy=plan.peers)):
@@ -97,6 +98,7 @@ class Comparison:
             await self._say("training", f"plan {plan.version}: {plan.reason}")
         (found,) = planned
         same = found.is_laid_out_as(plan)
+        self.is_urgent = not same and self._are_slow(before)
         if same and horizon is not None and horizon < self._horizon():
             self._watch.again_after(horizon)
         return None if same else found
@@ -117,7 +119,7 @@ class Comparison:
         Args:
             failing: their Gbit/s now.
         """
-        state, watch = self._state, self._watch
+        state = self._state
         undo = [state.links.failing(pair, gbps) for pair, gbps in both_ways(failing, state.links.gbps).items()]
         planned: list[Plan] = []
 
@@ -132,12 +134,11 @@ class Comparison:
             for one in undo:
                 one()  # a link is judged by what was measured
             await self._say("training", f"plan {plan.version}: {plan.reason}")
-        # Planning takes a second or two: what has not lasted so long is no reason to move.
-        lasting = watch.failing()
-        if not planned or broken() or not failing.keys() <= lasting.keys():
+        # Planning takes a second or two: what has not lasted so long is no reason to move. Other links that have begun
+        # to fail are looked into by themselves.
+        still = self._still(failing)
+        if not planned or broken() or still is None:
             return None
-        # Other links that have begun to fail are looked into by themselves.
-        still = {pair: gbps for pair, gbps in lasting.items() if {pair, pair[::-1]} & failing.keys()}
         now = both_ways(still, state.links.gbps)
         if not await self._hears_all(plan, broken):
             return None
@@ -149,6 +150,16 @@ class Comparison:
             state.links.failing(pair, gbps)
         state.link_watch.looked(now, before, now)
         return found
+
+    def _still(self, failing: Mapping[Pair, float]) -> dict[Pair, float] | None:
+        """Return what is left of links that were `failing`, as `LinkDegradation.still_failing`."""
+        return self._state.link_watch.still_failing(failing.keys(), self._state.links.gbps)
+
+    def _are_slow(self, before: Mapping[Pair, float | None]) -> bool:
+        """Whether any link was found slow that carried so many Gbit/s before: steps wait for it until it is done
+        without, so that moving state beside them first would take longer than it saves."""
+        gbps = self._state.links.gbps
+        return any(was is not None and (gbps(*pair) or 0.0) * SLOWER < was for pair, was in before.items())
 
     async def patience(self, plan: Plan, found: Plan) -> float:
         """Return the seconds for which a step under way is waited for at most, on the way from `plan` to the layout

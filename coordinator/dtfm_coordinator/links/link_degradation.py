@@ -145,23 +145,50 @@ class LinkDegradation:
         Args:
             known: returns the Gbit/s of a link as it was measured; None: it was not.
         """
+        return self._slower(known, MUCH_SLOWER)
+
+    def still_failing(
+        self, failing: Collection[Pair], known: Callable[[str, str], float | None]
+    ) -> dict[Pair, float] | None:
+        """Return links that were `failing` a moment ago, and their other directions, as far as frames are slow on them
+        now, with their Gbit/s; None: not all of them fail any more, one way or the other.
+
+        Twice as slow is enough: how many share a line changes from moment to moment.
+        """
+        slow = self._slower(known, SLOWER)
+        found = {pair: gbps for pair, gbps in slow.items() if {pair, pair[::-1]} & {*failing}}
+        return found if all({pair, pair[::-1]} & found.keys() for pair in failing) else None
+
+    def _slower(self, known: Callable[[str, str], float | None], times: float) -> dict[Pair, float]:
+        """Return the links on which frames under way are so many times slower than their share of what was measured."""
         if not self._is_under_way:
             return {}
-        since = self._clock() - FRESH_SECONDS
-        busy = {pair: rate for pair, (at, rate) in self._sending.items() if at >= since}
-        excused = {pair for pair, until in self._excused.items() if until > self._clock()}
+        busy, now = self._busy, self._clock()
+        excused = {pair for pair, until in self._excused.items() if until > now}
         ends = Counter((place, pair[place]) for pair in busy for place in (0, 1))
         found = {}
         for pair, rate in busy.items():
             measured, sharing = known(*pair), max(ends[0, pair[0]], ends[1, pair[1]])
             is_new = not {pair, pair[::-1]} & (self._slow.keys() | excused)
-            if measured is not None and is_new and rate * MUCH_SLOWER * sharing < measured:
+            if measured is not None and is_new and rate * times * sharing < measured:
                 found[pair] = rate
         return found
 
-    def excuse(self, pairs: Iterable[Pair], seconds: float = SECONDS) -> None:
-        """Take no notice of links for some seconds, though frames under way are slow: that was looked into in vain."""
-        self._excused |= dict.fromkeys(pairs, self._clock() + seconds)
+    @property
+    def _busy(self) -> dict[Pair, float]:
+        """Gbit/s of links on which frames are under way."""
+        since = self._clock() - FRESH_SECONDS
+        return {pair: rate for pair, (at, rate) in self._sending.items() if at >= since}
+
+    def excuse(self, pairs: Collection[Pair]) -> None:
+        """Take no notice of links for some seconds, though frames under way are slow: that was looked into in vain. For
+        few where nothing is under way now, which proves less than that they are well."""
+        told = {*self._busy, *(pair[::-1] for pair in self._busy)}
+        for pair in pairs:
+            self._excuse(pair, SECONDS if pair in told else FRESH_SECONDS)
+
+    def _excuse(self, pair: Pair, seconds: float) -> None:
+        self._excused[pair] = self._clock() + seconds
 
     def suspects(
         self, known: Callable[[str, str], float | None], slowdown: Callable[[str], float] = lambda peer: 1.0
@@ -200,7 +227,7 @@ class LinkDegradation:
         on_trial = []
         for pair in pairs:
             if pair in self._sending:
-                self.excuse([pair], FIRST_PAUSE)
+                self._excuse(pair, FIRST_PAUSE)
             if self._seen[pair]:
                 self._checked[pair] = max(rate for _, rate in self._seen[pair])
             slow = _Slow.after(self._slow.pop(pair, None), before.get(pair, 0.0), now.get(pair, 0.0), self._clock())
