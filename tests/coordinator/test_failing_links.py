@@ -14,6 +14,7 @@ from dtfm_coordinator.links.link_degradation import (
     Pair,
     both_ways,
 )
+from dtfm_protocol.discovery.records import Limits
 from dtfm_protocol.view.link_matrix import parsed
 from tests.coordinator.watched_links import AB, BA, NONE, World
 
@@ -77,6 +78,30 @@ def test_links_that_share_an_end_may_each_be_slower() -> None:
     assert failing(world) == {AB}
     under_way(world, ab=0.2, db=0.2)
     assert failing(world) == set()
+
+
+@pytest.mark.parametrize(
+    ("limits", "rate", "fails"),
+    [
+        (None, 0.1, False),  # each of three may have a third
+        (Limits(), 0.24, True),  # the line carries three at once
+        (Limits(), 0.26, False),
+        (Limits(up_gbps=1.5), 0.12, True),  # half a Gbit/s each
+        (Limits(up_gbps=1.5), 0.13, False),
+        (Limits(down_gbps=0.1), 0.24, True),  # nothing comes in
+    ],
+)
+def test_what_a_line_carries_says_whether_links_share_it(limits: Limits | None, rate: float, fails: bool) -> None:
+    world = World(ab=1.0, ac=1.0, ad=1.0)
+    under_way(world, ab=rate, ac=0.5, ad=0.5)
+    found = world.watch.failing(lambda *pair: world.known.get(pair), {"a": limits}.get)
+    assert (AB in found) is fails
+
+
+def test_more_links_than_a_line_was_measured_with_may_share_it() -> None:
+    world = World(ab=1.0, ac=1.0, ad=1.0, ae=1.0, af=1.0, ag=1.0)
+    under_way(world, ab=0.12, ac=0.13, ad=1.0, ae=1.0, af=1.0, ag=1.0)
+    assert set(world.watch.failing(lambda *pair: world.known.get(pair), {"a": Limits()}.get)) == {AB}
 
 
 def still_failing(world: World, *pairs: Pair) -> dict[Pair, float] | None:

@@ -153,7 +153,8 @@ class Comparison:
 
     def _still(self, failing: Mapping[Pair, float]) -> dict[Pair, float] | None:
         """Return what is left of links that were `failing`, as `LinkDegradation.still_failing`."""
-        return self._state.link_watch.still_failing(failing.keys(), self._state.links.gbps)
+        links = self._state.links
+        return self._state.link_watch.still_failing(failing.keys(), links.gbps, links.limits.known)
 
     def _are_slow(self, before: Mapping[Pair, float | None]) -> bool:
         """Whether any link was found slow that carried so many Gbit/s before: steps wait for it until it is done

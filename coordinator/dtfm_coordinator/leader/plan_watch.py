@@ -141,7 +141,8 @@ class PlanWatch:
         if self._planner.is_forced:
             return {}
         present = {member.peer for member in self._state.members.ready()}
-        found = self._state.link_watch.failing(self._state.links.gbps)
+        links = self._state.links
+        found = self._state.link_watch.failing(links.gbps, links.limits.known)
         return {pair: gbps for pair, gbps in found.items() if present.issuperset(pair)}
 
     def wish(self, plan: Plan) -> str:

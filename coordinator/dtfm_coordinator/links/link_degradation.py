@@ -9,11 +9,18 @@ import math
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
+from dtfm_coordinator.links.line_estimate import FAN
+from dtfm_protocol.discovery.records import Limits
 from dtfm_protocol.view.link_matrix import LEAST
 
 Pair = tuple[str, str]
 """Link from a sender to a receiver, by their peer ids."""
+Rates = Callable[[str, str], float | None]
+"""Gbit/s of the link from one peer to another as it was measured; None: it was not."""
+Lines = Callable[[str], Limits | None]
+"""What a peer's line carries in all, measured or estimated; None: nobody knows."""
 
 SLOWER = 2.0
 """Ratio of a link's measured rate to that of its fastest frames, from which it is measured again."""
@@ -136,42 +143,42 @@ class LinkDegradation:
         now = self._clock()
         self._sending |= {(sender, receiver): (now, rate) for receiver, rate in gbps.items()}
 
-    def failing(self, known: Callable[[str, str], float | None]) -> dict[Pair, float]:
+    def failing(self, known: Rates, line: Lines = lambda peer: None) -> dict[Pair, float]:
         """Return the links on which frames under way are much slower than was measured, with their Gbit/s now.
 
-        Links that share an end share its line. One that was found slow before is none of them: it may flap, and is
-        looked at when its pause is over.
-
-        Args:
-            known: returns the Gbit/s of a link as it was measured; None: it was not.
+        Those that share an end's line have a share of it. One that was found slow before is none of them: it may flap,
+        and is looked at when its pause is over.
         """
-        return self._slower(known, MUCH_SLOWER)
+        return self._slower(known, line, MUCH_SLOWER)
 
     def still_failing(
-        self, failing: Collection[Pair], known: Callable[[str, str], float | None]
+        self, failing: Collection[Pair], known: Rates, line: Lines = lambda peer: None
     ) -> dict[Pair, float] | None:
         """Return links that were `failing` a moment ago, and their other directions, as far as frames are slow on them
         now, with their Gbit/s; None: not all of them fail any more, one way or the other.
 
         Twice as slow is enough: how many share a line changes from moment to moment.
         """
-        slow = self._slower(known, SLOWER)
+        slow = self._slower(known, line, SLOWER)
         found = {pair: gbps for pair, gbps in slow.items() if {pair, pair[::-1]} & {*failing}}
         return found if all({pair, pair[::-1]} & found.keys() for pair in failing) else None
 
-    def _slower(self, known: Callable[[str, str], float | None], times: float) -> dict[Pair, float]:
+    def _slower(self, known: Rates, line: Lines, times: float) -> dict[Pair, float]:
         """Return the links on which frames under way are so many times slower than their share of what was measured."""
         if not self._is_under_way:
             return {}
         busy, now = self._busy, self._clock()
         excused = {pair for pair, until in self._excused.items() if until > now}
-        ends = Counter((place, pair[place]) for pair in busy for place in (0, 1))
+        senders, receivers = Counter(one for one, _ in busy), Counter(other for _, other in busy)
         found = {}
-        for pair, rate in busy.items():
-            measured, sharing = known(*pair), max(ends[0, pair[0]], ends[1, pair[1]])
-            is_new = not {pair, pair[::-1]} & (self._slow.keys() | excused)
-            if measured is not None and is_new and rate * times * sharing < measured:
-                found[pair] = rate
+        for (one, other), rate in busy.items():
+            measured = known(one, other)
+            if measured is None or {(one, other), (other, one)} & (self._slow.keys() | excused):
+                continue
+            sent = _share(measured, senders[one], line(one), "up_gbps")
+            received = _share(measured, receivers[other], line(other), "down_gbps")
+            if rate * times < min(sent, received):
+                found[one, other] = rate
         return found
 
     @property
@@ -190,13 +197,10 @@ class LinkDegradation:
     def _excuse(self, pair: Pair, seconds: float) -> None:
         self._excused[pair] = self._clock() + seconds
 
-    def suspects(
-        self, known: Callable[[str, str], float | None], slowdown: Callable[[str], float] = lambda peer: 1.0
-    ) -> frozenset[Pair]:
+    def suspects(self, known: Rates, slowdown: Callable[[str], float] = lambda peer: 1.0) -> frozenset[Pair]:
         """Return the links that should be measured anew.
 
         Args:
-            known: returns the Gbit/s of a link as it was measured; None: it was not.
             slowdown: returns how many times as long as usual a peer computes: frames take it as much longer.
         """
         found = {pair for pair, slow in self._slow.items() if self._clock() >= slow.due}
@@ -237,15 +241,20 @@ class LinkDegradation:
         return on_trial
 
 
-def both_ways(failing: Mapping[Pair, float], known: Callable[[str, str], float | None]) -> dict[Pair, float]:
+def _share(gbps: float, links: int, line: Limits | None, way: Literal["up_gbps", "down_gbps"]) -> float:
+    """Return the Gbit/s that a link of so many Gbit/s has left where that many links are busy on a peer's line, whose
+    limits are known or None. A line that limits nothing was seen to carry `FAN` links at once, one that nobody knows
+    one of them."""
+    carries = gbps if line is None else getattr(line, way) or FAN * gbps
+    return min(gbps, float(carries) / links)
+
+
+def both_ways(failing: Mapping[Pair, float], known: Rates) -> dict[Pair, float]:
     """Return links that fail with their other directions, each with its Gbit/s now: those that do not fail themselves
     are taken to have lost as much.
 
     What takes a link's rate may well take it both ways: state is not to be moved over it before that is known. What
     frames have told of the other way may be from before the fault.
-
-    Args:
-        known: returns the Gbit/s of a link as it was measured; None: it was not.
     """
     found = dict(failing)
     for pair, gbps in failing.items():

@@ -43,7 +43,11 @@ class PeerLimits:
 
     def of(self, peer: str) -> Limits:
         """What a peer reported last, or else what is estimated; no limits where neither is known."""
-        return self._limits.get(peer, self._estimated.get(peer, Limits()))
+        return self.known(peer) or Limits()
+
+    def known(self, peer: str) -> Limits | None:
+        """What a peer reported last, or else what is estimated; None: neither is known."""
+        return self._limits.get(peer, self._estimated.get(peer))
 
     def spread(self, peer: str) -> float | None:
         """Return the factor by which what is estimated of a peer may be off, in nine of ten cases; None: nothing is."""
