@@ -18,6 +18,9 @@ from dtfm_protocol.discovery.records import Limits
 from dtfm_protocol.view.link_matrix import parsed
 from tests.coordinator.watched_links import AB, BA, NONE, World
 
+NOBODY_KNOWS = dict[str, Limits]().get
+"""What lines carry."""
+
 
 def under_way(world: World, plan: int = 1, **gbps: float) -> None:
     """Senders tell how fast frames go, by the names of both ends."""
@@ -29,7 +32,7 @@ def under_way(world: World, plan: int = 1, **gbps: float) -> None:
 
 
 def failing(world: World) -> set[Pair]:
-    return set(world.watch.failing(lambda *pair: world.known.get(pair)))
+    return set(world.watch.failing(lambda *pair: world.known.get(pair), NOBODY_KNOWS))
 
 
 def test_a_link_fails_as_soon_as_frames_under_way_are_much_slower_than_was_measured() -> None:
@@ -37,7 +40,8 @@ def test_a_link_fails_as_soon_as_frames_under_way_are_much_slower_than_was_measu
     under_way(world, ab=1.0 / MUCH_SLOWER)
     assert failing(world) == set()
     under_way(world, ab=0.99 / MUCH_SLOWER)
-    assert world.watch.failing(lambda *pair: world.known.get(pair)) == {AB: 0.99 / MUCH_SLOWER}
+    found = world.watch.failing(lambda *pair: world.known.get(pair), NOBODY_KNOWS)
+    assert found == {AB: 0.99 / MUCH_SLOWER}
     world.now += FRESH_SECONDS + 0.1
     assert failing(world) == set()
 
@@ -83,29 +87,34 @@ def test_links_that_share_an_end_may_each_be_slower() -> None:
 @pytest.mark.parametrize(
     ("limits", "rate", "fails"),
     [
-        (None, 0.1, False),  # each of three may have a third
-        (Limits(), 0.24, True),  # the line carries three at once
-        (Limits(), 0.26, False),
-        (Limits(up_gbps=1.5), 0.12, True),  # half a Gbit/s each
-        (Limits(up_gbps=1.5), 0.13, False),
-        (Limits(down_gbps=0.1), 0.24, True),  # nothing comes in
+        (None, 0.08, True),  # each of three may have a third
+        (None, 0.09, False),
+        (Limits(), 0.16, True),  # the line carries two at once
+        (Limits(), 0.17, False),
+        (Limits(up_gbps=1.5, down_gbps=6.0), 0.12, True),  # half a Gbit/s each
+        (Limits(up_gbps=1.5, down_gbps=6.0), 0.13, False),
+        (Limits(up_gbps=0.1, down_gbps=0.1), 0.08, True),  # whatever it says, it carries one of them
     ],
 )
 def test_what_a_line_carries_says_whether_links_share_it(limits: Limits | None, rate: float, fails: bool) -> None:
-    world = World(ab=1.0, ac=1.0, ad=1.0)
+    world = World(ab=1.0, ac=1.0, ad=1.0, ba=1.0, ca=1.0, da=1.0)
     under_way(world, ab=rate, ac=0.5, ad=0.5)
-    found = world.watch.failing(lambda *pair: world.known.get(pair), {"a": limits}.get)
-    assert (AB in found) is fails
+    assert (AB in world.watch.failing(lambda *pair: world.known.get(pair), {"a": limits}.get)) is fails
+    world.watch.sending("a", 1, {})
+    turned = limits and Limits(up_gbps=limits.down_gbps, down_gbps=limits.up_gbps)
+    under_way(world, ba=rate, ca=0.5, da=0.5)
+    assert (BA in world.watch.failing(lambda *pair: world.known.get(pair), {"a": turned}.get)) is fails
 
 
-def test_more_links_than_a_line_was_measured_with_may_share_it() -> None:
-    world = World(ab=1.0, ac=1.0, ad=1.0, ae=1.0, af=1.0, ag=1.0)
-    under_way(world, ab=0.12, ac=0.13, ad=1.0, ae=1.0, af=1.0, ag=1.0)
-    assert set(world.watch.failing(lambda *pair: world.known.get(pair), {"a": Limits()}.get)) == {AB}
+def test_how_much_a_fast_line_carries_nobody_has_looked_for() -> None:
+    world = World(ab=10.0, ac=10.0, ad=10.0)
+    under_way(world, ab=1.0, ac=9.0, ad=9.0)
+    assert not world.watch.failing(lambda *pair: world.known.get(pair), {"a": Limits()}.get)
 
 
-def still_failing(world: World, *pairs: Pair) -> dict[Pair, float] | None:
-    return world.watch.still_failing(pairs, lambda *pair: world.known.get(pair))
+def still_failing(world: World, *pairs: Pair) -> dict[Pair, float]:
+    told = dict.fromkeys(pairs, 0.05)
+    return world.watch.still_failing(told, lambda *pair: world.known.get(pair), NOBODY_KNOWS)
 
 
 def test_a_link_that_fails_does_so_until_it_is_well() -> None:
@@ -118,12 +127,12 @@ def test_a_link_that_fails_does_so_until_it_is_well() -> None:
     assert still_failing(world, AB) == {AB: 0.1}
     world.watch.sending("a", 1, {})
     under_way(world, ba=0.1, cd=0.1)
-    assert still_failing(world, AB) == {BA: 0.1}
+    assert still_failing(world, AB) == {AB: 0.05, BA: 0.1}
+    assert still_failing(world, AB, ("c", "d")) == {AB: 0.05, BA: 0.1, ("c", "d"): 0.1}
     under_way(world, ab=0.5)
+    assert still_failing(world, AB) == {}, "it is well, however slow the other way is"
     world.watch.sending("b", 1, {})
-    assert still_failing(world, AB) is None
-    assert still_failing(world, ("c", "d")) == {("c", "d"): 0.1}
-    assert still_failing(world, AB, ("c", "d")) is None
+    assert still_failing(world, AB, ("c", "d")) == {("c", "d"): 0.1}
 
 
 def test_a_link_that_was_found_slow_before_does_not_fail_at_once_again() -> None:

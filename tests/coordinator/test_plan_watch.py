@@ -18,7 +18,7 @@ from dtfm_coordinator.plan_change.ended_processes import EndedProcesses
 from dtfm_coordinator.plan_change.plan_change_driver import PlanChangeDriver
 from dtfm_coordinator.plan_change.plan_change_events import Role
 from dtfm_coordinator.records.event_log import PlanEvent
-from dtfm_protocol.discovery.records import Link, LinkReport
+from dtfm_protocol.discovery.records import Limits, Link, LinkReport
 from dtfm_protocol.job.job_file import Wire
 from dtfm_protocol.plan.plan import Cost, Plan
 from dtfm_protocol.view.view import View
@@ -326,6 +326,26 @@ async def test_a_link_that_begins_to_fail_while_a_plan_is_made_is_looked_into_by
     assert not await led.kept(change)
     assert led.state.links.gbps("c", "a") == before
     assert led.watch.failing() == {("c", "a"): 0.1}
+
+
+async def test_a_link_over_which_only_votes_go_does_not_fail(led: Led) -> None:
+    await led.trains("a", "b", "c")
+    led.state.plan = Plan(version=1, stages=((0, 1), (1, 2), (2, LAYERS)), routes=(("a", "b", "c"),))
+    await led.fails(sender="c", receiver="a")
+    assert led.watch.failing() == {}
+    await led.fails(sender="b", receiver="a")
+    assert led.watch.failing() == {("b", "a"): 0.1}
+
+
+async def test_what_lines_were_measured_to_carry_says_whether_links_share_them(led: Led) -> None:
+    await led.trains("a", "b", "c")
+    led.carries(1.0, 1.0)
+    led.state.links.limits.reported("a", Limits(up_gbps=1.0))
+    await led.report("a", "training", plan_version=1, step=9, sent_gbps={"b": 0.2, "c": 0.9})
+    assert led.watch.failing() == {}
+    assert led.watch.still_failing({("a", "b"): 0.1}) == {("a", "b"): 0.2}
+    led.state.links.limits.reported("a", Limits())
+    assert led.watch.failing() == {("a", "b"): 0.2}
 
 
 async def test_of_a_plan_around_a_failing_link_those_links_alone_are_measured_that_nobody_knows(led: Led) -> None:

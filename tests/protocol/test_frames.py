@@ -62,8 +62,8 @@ def test_the_layout_is_fixed() -> None:
     assert sorted(Kind) == list(range(1, 9))
 
 
-def test_what_carries_no_tensor_is_no_more_than_a_word() -> None:
-    assert {kind for kind in Kind if kind.is_word} == {Kind.VOTE, Kind.COMMIT, Kind.PULSE}
+def test_votes_commits_and_pulses_carry_no_tensor() -> None:
+    assert {kind for kind in Kind if not kind.carries_tensor} == {Kind.VOTE, Kind.COMMIT, Kind.PULSE}
 
 
 def test_only_the_all_reduce_is_bulk() -> None:

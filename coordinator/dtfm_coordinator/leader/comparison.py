@@ -68,8 +68,8 @@ class Comparison:
             self.is_urgent = found is not None
             if found is not None:
                 return found
-            if self._still(failing) is None:
-                self._state.link_watch.excuse(failing)
+            if over := failing.keys() - self._watch.still_failing(failing):
+                self._state.link_watch.excuse(over)
                 return None
         before = {pair: self._state.links.gbps(*pair) for pair in failing}
         members = self._state.members.ready()
@@ -136,8 +136,8 @@ class Comparison:
             await self._say("training", f"plan {plan.version}: {plan.reason}")
         # Planning takes a second or two: what has not lasted so long is no reason to move. Other links that have begun
         # to fail are looked into by themselves.
-        still = self._still(failing)
-        if not planned or broken() or still is None:
+        still = self._watch.still_failing(failing)
+        if not planned or broken() or not failing.keys() <= still.keys():
             return None
         now = both_ways(still, state.links.gbps)
         if not await self._hears_all(plan, broken):
@@ -150,11 +150,6 @@ class Comparison:
             state.links.failing(pair, gbps)
         state.link_watch.looked(now, before, now)
         return found
-
-    def _still(self, failing: Mapping[Pair, float]) -> dict[Pair, float] | None:
-        """Return what is left of links that were `failing`, as `LinkDegradation.still_failing`."""
-        links = self._state.links
-        return self._state.link_watch.still_failing(failing.keys(), links.gbps, links.limits.known)
 
     def _are_slow(self, before: Mapping[Pair, float | None]) -> bool:
         """Whether any link was found slow that carried so many Gbit/s before: steps wait for it until it is done

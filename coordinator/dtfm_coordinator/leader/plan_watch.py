@@ -2,12 +2,13 @@
 
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from dtfm_coordinator.leader.planner import Planner
 from dtfm_coordinator.links.link_degradation import Pair
+from dtfm_coordinator.links.plan_pairs import pairs_of
 from dtfm_coordinator.swarm.swarm_state import SwarmState
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.identity.keys import short
@@ -138,12 +139,22 @@ class PlanWatch:
 
     def failing(self) -> dict[Pair, float]:
         """Return the links that fail under frames on their way, between peers that are here, with their Gbit/s now."""
-        if self._planner.is_forced:
+        links = self._state.links
+        return self._of_plan(self._state.link_watch.failing(links.gbps, links.limits.known))
+
+    def still_failing(self, failing: Mapping[Pair, float]) -> dict[Pair, float]:
+        """Return what is left of links that were `failing` a moment ago, as `LinkDegradation.still_failing`."""
+        links = self._state.links
+        return self._of_plan(self._state.link_watch.still_failing(failing, links.gbps, links.limits.known))
+
+    def _of_plan(self, found: Mapping[Pair, float]) -> dict[Pair, float]:
+        """Return those of links that another plan might do without: between peers that are here, and carrying tensors
+        under the one in force. Where only votes go, these may wait behind something else, and tell no rate."""
+        if not found or self._planner.is_forced or self._state.plan is None:
             return {}
         present = {member.peer for member in self._state.members.ready()}
-        links = self._state.links
-        found = self._state.link_watch.failing(links.gbps, links.limits.known)
-        return {pair: gbps for pair, gbps in found.items() if present.issuperset(pair)}
+        used = pairs_of(self._state.plan, tied=self._planner.is_tied)
+        return {pair: gbps for pair, gbps in found.items() if present.issuperset(pair) and frozenset(pair) in used}
 
     def wish(self, plan: Plan) -> str:
         """Return why another plan might be better than `plan`, if that was not looked into yet; "" if there is no

@@ -19,8 +19,8 @@ from dtfm_protocol.view.link_matrix import Matrix
 Flags = npt.NDArray[np.bool_]
 PARTNERS = 2
 """Others with whom each peer measures rates before plans are made."""
-FEW = 3
-"""Peers of which all pairs are measured: each measures no more often than where they are chosen."""
+FEW = 4
+"""Peers of which all pairs are measured: three rounds at most."""
 ECHOES = 8
 """Others to which each peer takes round trips."""
 LANDMARKS = 4

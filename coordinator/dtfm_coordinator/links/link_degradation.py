@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from dtfm_coordinator.links.line_estimate import FAN
+from dtfm_coordinator.links.line_estimate import FAST_GBPS
 from dtfm_protocol.discovery.records import Limits
 from dtfm_protocol.view.link_matrix import LEAST
 
@@ -41,6 +41,8 @@ APART_SECONDS = 0.25
 """Seconds between two reports that are kept apart: so many are kept at most, however often a peer reports."""
 LEAST_GBPS = 4 * LEAST
 """Least Gbit/s that a link which fails is taken to carry, as in reports (`Measured`)."""
+LINKS_SEEN = 2
+"""Links that a line without a limit was seen to carry at once, at least, or lines like it were."""
 FIRST_PAUSE, LONGEST_PAUSE = 60.0, 3600.0
 """Seconds after which a link that was found slow is measured again: the first time, and at most."""
 
@@ -143,7 +145,7 @@ class LinkDegradation:
         now = self._clock()
         self._sending |= {(sender, receiver): (now, rate) for receiver, rate in gbps.items()}
 
-    def failing(self, known: Rates, line: Lines = lambda peer: None) -> dict[Pair, float]:
+    def failing(self, known: Rates, line: Lines) -> dict[Pair, float]:
         """Return the links on which frames under way are much slower than was measured, with their Gbit/s now.
 
         Those that share an end's line have a share of it. One that was found slow before is none of them: it may flap,
@@ -151,17 +153,20 @@ class LinkDegradation:
         """
         return self._slower(known, line, MUCH_SLOWER)
 
-    def still_failing(
-        self, failing: Collection[Pair], known: Rates, line: Lines = lambda peer: None
-    ) -> dict[Pair, float] | None:
-        """Return links that were `failing` a moment ago, and their other directions, as far as frames are slow on them
-        now, with their Gbit/s; None: not all of them fail any more, one way or the other.
+    def still_failing(self, failing: Mapping[Pair, float], known: Rates, line: Lines) -> dict[Pair, float]:
+        """Return those of links that were `failing` a moment ago which do still, and their other directions that do,
+        with their Gbit/s now: where frames go the other way alone, which are slow, what they had then.
 
         Twice as slow is enough: how many share a line changes from moment to moment.
         """
-        slow = self._slower(known, line, SLOWER)
-        found = {pair: gbps for pair, gbps in slow.items() if {pair, pair[::-1]} & {*failing}}
-        return found if all({pair, pair[::-1]} & found.keys() for pair in failing) else None
+        slow, busy = self._slower(known, line, SLOWER), self._busy
+        found = {}
+        for pair, gbps in failing.items():
+            back = pair[::-1]
+            if pair in slow or (pair not in busy and back in slow):
+                found[pair] = slow.get(pair, gbps)
+                found |= {back: slow[back]} if back in slow else {}
+        return found
 
     def _slower(self, known: Rates, line: Lines, times: float) -> dict[Pair, float]:
         """Return the links on which frames under way are so many times slower than their share of what was measured."""
@@ -188,8 +193,8 @@ class LinkDegradation:
         return {pair: rate for pair, (at, rate) in self._sending.items() if at >= since}
 
     def excuse(self, pairs: Collection[Pair]) -> None:
-        """Take no notice of links for some seconds, though frames under way are slow: that was looked into in vain. For
-        few where nothing is under way now, which proves less than that they are well."""
+        """Take no notice of links for some seconds, though frames under way are slow: that was looked into in vain.
+        Where nothing is under way on them now, so that they are not known to be well, only for a few."""
         told = {*self._busy, *(pair[::-1] for pair in self._busy)}
         for pair in pairs:
             self._excuse(pair, SECONDS if pair in told else FRESH_SECONDS)
@@ -242,11 +247,13 @@ class LinkDegradation:
 
 
 def _share(gbps: float, links: int, line: Limits | None, way: Literal["up_gbps", "down_gbps"]) -> float:
-    """Return the Gbit/s that a link of so many Gbit/s has left where that many links are busy on a peer's line, whose
-    limits are known or None. A line that limits nothing was seen to carry `FAN` links at once, one that nobody knows
-    one of them."""
-    carries = gbps if line is None else getattr(line, way) or FAN * gbps
-    return min(gbps, float(carries) / links)
+    """Return the Gbit/s that a link of so many Gbit/s has left at least where that many links are busy on a peer's
+    line. One that nobody knows carries one of them, and so does one that is fast: how much it carries was not looked
+    for."""
+    carries = gbps
+    if line is not None and gbps < FAST_GBPS:
+        carries = max(gbps, getattr(line, way) or LINKS_SEEN * gbps)
+    return min(gbps, carries / links)
 
 
 def both_ways(failing: Mapping[Pair, float], known: Rates) -> dict[Pair, float]:

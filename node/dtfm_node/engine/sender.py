@@ -108,7 +108,7 @@ class Sender:
             paced = _Paced(stream, self._uplink)
             while True:
                 header, payload, seal = await queue.get()
-                if not header.key.kind.is_word:  # all wait for a vote, and no measurement is spoilt by one
+                if header.key.kind.carries_tensor:  # all wait for a vote, and it spoils no measurement
                     await self._uplink.free(peer)
                 paced.look()
                 under_way = True

@@ -39,7 +39,7 @@ class UplinkPacer:
         self._delivered: dict[str, float] = {}
         self._round_trips: dict[tuple[str, Way], float] = {}
         self._measuring: dict[str, list[asyncio.Event]] = {}
-        """Measurements under way, by peer id; each event is set when frames need not wait for it any more."""
+        """Measurements under way, by peer id; each event is set when tensors need not wait for it any more."""
         self._urgent = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -68,7 +68,7 @@ class UplinkPacer:
 
     @contextlib.contextmanager
     def measuring(self, peer: str) -> Iterator[None]:
-        """While the block lasts, but no longer than `Timeouts.frames_held`, frames to `peer` wait."""
+        """While the block lasts, but no longer than `Timeouts.frames_held`, tensors to `peer` wait."""
         over, waits = asyncio.Event(), self._measuring.setdefault(peer, [])
         waits.append(over)
         timer = asyncio.get_running_loop().call_later(self._frames_held, over.set)
@@ -82,7 +82,7 @@ class UplinkPacer:
                 self._measuring.pop(peer, None)
 
     def release(self) -> None:
-        """Let frames go, whatever is being measured: a plan begins, and whoever called for the measurement may have
+        """Let tensors go, whatever is being measured: a plan begins, and whoever called for the measurement may have
         given it up."""
         for waits in self._measuring.values():
             for over in waits:

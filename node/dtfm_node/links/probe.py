@@ -74,7 +74,7 @@ async def probe(
     quick: bool = False,
     ahead: Sequence[Stream] = (),
 ) -> Link:
-    """Measure the link to `peer`. Frames wait meanwhile at both ends, but where the kernel counts what they take.
+    """Measure the link to `peer`. Tensors wait meanwhile at both ends, but where the kernel counts what they take.
 
     Args:
         witness: keeps what this end's kernel has counted itself.

@@ -144,7 +144,7 @@ class Timeouts:
     """Limit of a round of probes, after which it goes on without the slow ones: longer than a `probe`, whose failure is
     to be heard."""
     frames_held: float = 30.0
-    """Longest time for which frames wait for a link to be measured, for a peer that says it measures could hold them
+    """Longest time for which tensors wait for a link to be measured, for a peer that says it measures could hold them
     back: no longer than a `probe`."""
     links_read: float = 0.5
     """Limit of reading what peers have published of their links: it is no more than what is known already, or can be

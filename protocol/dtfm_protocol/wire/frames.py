@@ -34,9 +34,9 @@ class Kind(IntEnum):
         return self in (Kind.PART, Kind.REDUCED)
 
     @property
-    def is_word(self) -> bool:
-        """Whether the frame carries no tensor: it is small, and all may wait for it."""
-        return self in (Kind.VOTE, Kind.COMMIT, Kind.PULSE)
+    def carries_tensor(self) -> bool:
+        """Whether the frame may be large. Others are small, and all peers may wait for them."""
+        return self not in (Kind.VOTE, Kind.COMMIT, Kind.PULSE)
 
 
 @dataclass(frozen=True, slots=True)
