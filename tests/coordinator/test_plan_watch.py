@@ -9,7 +9,7 @@ import pytest
 
 from dtfm_coordinator.faults.stragglers import SECONDS
 from dtfm_coordinator.leader.change_cost import USUAL_SECONDS, standstill_seconds, step_patience
-from dtfm_coordinator.leader.comparison import Comparison
+from dtfm_coordinator.leader.comparison import SENDERS_TELL, Comparison
 from dtfm_coordinator.leader.new_layout import LayoutMaker
 from dtfm_coordinator.leader.plan_watch import CALM, TRUSTED_SECONDS, Change, PlanWatch, Situation, reason_to_compare
 from dtfm_coordinator.links.link_degradation import SECONDS as LINK_SECONDS
@@ -118,7 +118,18 @@ class Led(Peers):
         """Whether the plan in force stays, once that is looked into."""
         assert self.state.plan is not None
         async with asyncio.timeout(30):
-            return await self.comparison.better(self.state.plan, change) is None
+            looking = asyncio.create_task(self.comparison.better(self.state.plan, change))
+            if self.watch.is_doubted() and not self.watch.failing():
+                await self.waits(SENDERS_TELL)
+            return await looking is None
+
+    async def waits(self, seconds: float) -> None:
+        """So many seconds pass within a step."""
+        assert self.state.plan is not None
+        for _ in range(int(seconds)):
+            for peer in self.state.plan.peers:
+                await self.report(peer, "training", plan_version=1, step=self._step)
+            await self.clock.advance(1.0)
 
 
 @pytest.fixture
@@ -134,7 +145,7 @@ async def test_a_move_for_a_changed_link_must_pay_back_soon_after_a_change_and_l
     assert await led.kept(change)
     await led.passes(10 * TRUSTED_SECONDS)
     assert await led.kept(Change("a link", gently=True, passing="links"))
-    assert led.planner.horizons == [TRUSTED_SECONDS, 10 * TRUSTED_SECONDS + LINK_SECONDS]
+    assert led.planner.horizons == [TRUSTED_SECONDS, 10 * TRUSTED_SECONDS + LINK_SECONDS + SENDERS_TELL]
 
 
 async def test_a_plan_that_differs_in_the_wire_of_a_boundary_alone_is_gone_over_to(
@@ -377,6 +388,23 @@ async def test_a_link_that_is_well_again_when_a_plan_is_found_moves_nothing(led:
     assert led.rates() == (1.0, 3.0)
     await led.fails()
     assert led.watch.failing() == {}  # for a while
+
+
+async def test_of_a_link_whose_frames_came_late_the_sender_is_heard_before_it_is_measured(led: Led) -> None:
+    await led.trains("a", "b", "c")
+    await led.becomes_slow()
+    change = await led.change()
+    led.planner.chosen = "ac"
+    led.control.said.clear()
+    assert led.state.plan is not None
+    async with asyncio.timeout(30):
+        looking = asyncio.create_task(led.comparison.better(led.state.plan, change))
+        await led.waits(SENDERS_TELL / 2)
+        assert led.rounds == []
+        await led.fails()
+        assert await looking is not None
+    assert led.rounds == []
+    assert led.comparison.is_urgent
 
 
 async def test_a_failing_link_without_which_nothing_is_better_is_measured(led: Led) -> None:

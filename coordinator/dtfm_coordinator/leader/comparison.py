@@ -19,6 +19,10 @@ from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.process.logs import log
 from dtfm_protocol.process.timeouts import TIMEOUTS
 
+SENDERS_TELL = 4.0
+"""Seconds within which senders would tell of a link that fails, once receivers have: while frames are on it for half of
+the time, as `BUSY_SECONDS` of dtfm_node.engine.send_rates."""
+
 
 class Comparison:
     """Comparison of the plan in force with the best one for the peers that are here now."""
@@ -62,6 +66,9 @@ class Comparison:
         log.debug("looking for a better division of the work: %s", reason_in_words(change.why))
         horizon = self._watch.horizon(change)
         self.is_urgent = False
+        if change.passing == "links" and self._watch.is_doubted():
+            # Senders tell soon whether their kernels see it, too; measuring holds up what goes over that link.
+            await self._state.wait(lambda: bool(self._watch.failing()) or broken(), SENDERS_TELL)
         failing = self._watch.failing() if change.passing == "links" else {}
         if failing:
             found = await self._around(failing, plan, change, horizon, broken)

@@ -137,6 +137,10 @@ class PlanWatch:
         pairs = self._state.link_watch.suspects(self._state.links.gbps, self._state.pace.slowdown)
         return frozenset(pair for pair in pairs if present.issuperset(pair))
 
+    def is_doubted(self) -> bool:
+        """Whether any link may have changed that carries tensors under the plan in force."""
+        return bool(self._of_plan(dict.fromkeys(self.suspects(), 0.0)))
+
     def failing(self) -> dict[Pair, float]:
         """Return the links that fail under frames on their way, between peers that are here, with their Gbit/s now."""
         links = self._state.links
