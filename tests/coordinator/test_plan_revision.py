@@ -12,6 +12,7 @@ from dtfm_coordinator.links.plan_revision import (
     DIFFERENT,
     FIRST_REVISIONS,
     FIRST_ROUNDS,
+    HURRIED_ROUNDS,
     MOST_REVISIONS,
     MOST_ROUNDS,
     REVISIONS,
@@ -113,6 +114,29 @@ def test_the_first_plan_is_made_anew_more_often_as_long_as_few_rounds_were_measu
     assert plans(of_two, "ab") == FIRST_REVISIONS + 1 > REVISIONS + 1
     replicas = Plan(version=1, stages=((0, 1),), routes=tuple((peer,) for peer in "abcdefg"))
     assert plans(replicas, "abcdefg") == -(-FIRST_ROUNDS // MOST_ROUNDS) + 1
+
+
+def test_a_hurried_plan_counts_on_nothing_that_nobody_knows_and_stands_whatever_its_links_are() -> None:
+    links = a_table()
+    revision = PlanRevision(links, tied=False, hurried=True)
+    known = view(links)
+    np.testing.assert_array_equal(revision.seen(known).beta(), at_worst(known).beta())
+    rounds = revision.planned(PLAN, known)
+    assert len(rounds) == HURRIED_ROUNDS
+    assert {frozenset(pair) for pair in rounds[0] + rounds[1]} == {frozenset("ab"), frozenset("ac")}, "along pipelines"
+    assert {frozenset((one, *others)) for one, others in revision.doors().items()} == {frozenset("bc")}
+    measure(links, rounds, link(0.001))
+    links.requests.ask(ProbeRound(id=7, echoes={"b": ("c",)}, addresses={}))
+    links.answered("b", ProbeResult(round=7, echoes={"c": 20.0}))
+    assert revision.shut() == []
+    assert revision.stands()
+
+
+def test_a_hurried_plan_is_made_anew_where_its_peers_cannot_talk() -> None:
+    links = a_table()
+    revision = PlanRevision(links, tied=False, hurried=True)
+    measure(links, revision.planned(PLAN, view(links)), None)
+    assert not revision.stands()
 
 
 @pytest.mark.parametrize(("gbps", "stands"), [(None, True), (0.01, True), (9.0, False)])

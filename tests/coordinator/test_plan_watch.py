@@ -329,6 +329,7 @@ async def test_a_link_that_begins_to_fail_while_a_plan_is_made_is_looked_into_by
     plan_for, before = led.layout_maker.plan_for, led.state.links.gbps("c", "a")
 
     async def meanwhile(*arguments: Any, **options: Any) -> Plan:
+        assert options == {"hurried": True}
         await led.fails(sender="c", receiver="a")
         return await plan_for(*arguments, **options)
 

@@ -118,8 +118,8 @@ class Comparison:
         horizon: float | None,
         broken: Callable[[], bool],
     ) -> Plan | None:
-        """Return a layout that does without the links that fail under frames on their way; measured are those alone
-        that it uses and nobody knows, for everybody waits.
+        """Return a layout that does without the links that fail under frames on their way; measured are only some that
+        it uses and nobody knows, for everybody waits.
 
         None: it has not lasted, or nothing better is known.
 
@@ -132,7 +132,7 @@ class Comparison:
 
         async def look() -> None:
             members, standstill = state.members.ready(), self.standstill(change)
-            planned.append(await self._layout_maker.plan_for(members, horizon, standstill))
+            planned.append(await self._layout_maker.plan_for(members, horizon, standstill, hurried=True))
 
         try:
             with contextlib.suppress(UserError):

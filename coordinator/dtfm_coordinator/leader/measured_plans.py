@@ -50,14 +50,19 @@ class MeasuredPlans:
         horizon: float | None,
         standstill: float,
         apart: Collection[Quarrel] = frozenset(),
+        *,
+        hurried: bool = False,
     ) -> Plan:
         """Return a layout for `members`, where the pairs of `apart` have nothing to do with each other. Its links are
         measured, and it is made anew where they are others than was thought.
 
+        Args:
+            hurried: as for `PlanRevision`.
+
         Raises:
             UserError: no layout fits.
         """
-        return await self._make(members, horizon, standstill, apart, rehearsed=False)
+        return await self._make(members, horizon, standstill, apart, rehearsed=False, hurried=hurried)
 
     async def rehearse(self, members: list[Member]) -> None:
         """Make a plan for `members` before all are here, so that its links are known when there is a first one to make.
@@ -78,6 +83,7 @@ class MeasuredPlans:
         apart: Collection[Quarrel],
         *,
         rehearsed: bool,
+        hurried: bool = False,
     ) -> Plan:
         """Return a plan as `make` does, of which neither the swarm nor the disk hears where it is but `rehearsed`."""
         planner = self._context.planner
@@ -90,6 +96,7 @@ class MeasuredPlans:
             carried=carried,
             first=before is None,
             rehearsed=rehearsal.sessions if rehearsal is not None else (),
+            hurried=hurried,
         )
         if rehearsal is not None and not apart:
             plan = rehearsal.plan_for(members, planner.settings)

@@ -69,12 +69,15 @@ class LayoutMaker:
                 # A view that no plan fits may be followed by one that does: another node, or one with more memory.
                 needed, why = len(members) + (error.missing if isinstance(error, NotEnoughNodes) else 1), str(error)
 
-    async def plan_for(self, members: list[Member], horizon: float | None = None, standstill: float = 0.0) -> Plan:
+    async def plan_for(
+        self, members: list[Member], horizon: float | None = None, standstill: float = 0.0, *, hurried: bool = False
+    ) -> Plan:
         """Return a layout for those of `members` that are still there.
 
         Args:
             horizon: seconds within which a move must pay back, if that is less than the job allows.
             standstill: seconds that a change takes besides moving state.
+            hurried: whether a layout is wanted soon, and a better one later.
 
         Raises:
             UserError: no layout fits.
@@ -85,8 +88,8 @@ class LayoutMaker:
             raise UserError("no node is left, or none of them reaches another one: `dtfm-node doctor` says why")
         for some, apart in self._doubting(members):
             with contextlib.suppress(UserError):
-                return await self._plans.make(some, horizon, standstill, apart)
-        return await self._plans.make(members, horizon, standstill)
+                return await self._plans.make(some, horizon, standstill, apart, hurried=hurried)
+        return await self._plans.make(members, horizon, standstill, hurried=hurried)
 
     async def step_seconds(self, plan: Plan) -> float:
         """Return what a step of a plan is predicted to take as links are now; 0 where that is not known."""

@@ -35,8 +35,8 @@ FIRST_REVISIONS, FIRST_ROUNDS = 5, 10
 """The first plan, for which everybody waits only once, is made anew more often, until so many rounds were measured."""
 MOST_REVISIONS = 6
 """Times that it is made anew because peers cannot talk that it would have talk; then that is left to the run."""
-MOST_ROUNDS = 6
-"""Rounds that are measured before a plan stands or is made anew: each takes some seconds."""
+MOST_ROUNDS, HURRIED_ROUNDS = 6, 2
+"""Rounds that are measured before a plan stands or is made anew: each takes some seconds. And where it is hurried."""
 Round = list[Pair]
 """Disjoint pairs that measure at the same time, the first of each the other."""
 
@@ -53,6 +53,7 @@ class PlanRevision:
         carried: Collection[frozenset[str]] = frozenset(),
         first: bool = False,
         rehearsed: Collection[str] = frozenset(),
+        hurried: bool = False,
     ) -> None:
         """Nothing was planned yet.
 
@@ -63,12 +64,14 @@ class PlanRevision:
                 back, and is no such one.
             first: whether no plan was in force yet.
             rehearsed: peers among which rounds were filled before, while others were waited for.
+            hurried: whether a plan is wanted soon, and a better one later, as training hardly goes on: the first one is
+                the last, and few of its links are measured.
         """
         self._links, self._tied, self._carried = links, tied, frozenset(carried)
         self._left: list[frozenset[str]] = []
         """Pairs of the plan that are not measured, as there are too many."""
         self._first, self._turn, self._rounds, self._last = first, 0, 0, False
-        self._rehearsed = rehearsed
+        self._rehearsed, self._hurried = rehearsed, hurried
         self._doubted: set[frozenset[str]] = set()
         """Pairs that were measured by the other end, too."""
         self._view: View | None = None
@@ -87,7 +90,7 @@ class PlanRevision:
         """Whether the next plan is the last that is made because links are others than was thought."""
         if self._first:
             return self._turn >= FIRST_REVISIONS or self._rounds >= FIRST_ROUNDS
-        return self._turn >= REVISIONS
+        return self._hurried or self._turn >= REVISIONS
 
     def planned(self, plan: Plan, view: View) -> list[Round]:
         """Return the rounds of disjoint pairs that are to be measured before `plan` begins; none where all are known.
@@ -102,11 +105,11 @@ class PlanRevision:
         self._doubted |= set(map(frozenset, doubted))
         carried = {pair for pair in used & self._carried if self._links.delay(*pair) is not None}
         pairs = [*self._links.unmeasured(used - carried), *map(frozenset, doubted)]
-        rounds = in_rounds(pairs)
-        if len(rounds) > MOST_ROUNDS:
+        rounds, most = in_rounds(pairs), HURRIED_ROUNDS if self._hurried else MOST_ROUNDS
+        if len(rounds) > most:
             before = pairs_along(plan) | set(map(frozenset, doubted))
-            rounds = in_rounds(pair for pair in pairs if pair in before)[:MOST_ROUNDS]
-            rounds += in_rounds(pair for pair in pairs if pair not in before)[: MOST_ROUNDS - len(rounds)]
+            rounds = in_rounds(pair for pair in pairs if pair in before)[:most]
+            rounds += in_rounds(pair for pair in pairs if pair not in before)[: most - len(rounds)]
         first = {frozenset(pair): pair for pair in doubted}
         rounds = [[first.get(frozenset(pair), pair) for pair in turn] for turn in rounds]
         if self._first:
