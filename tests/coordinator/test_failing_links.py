@@ -89,8 +89,8 @@ def test_links_that_share_an_end_may_each_be_slower() -> None:
     [
         (None, 0.08, True),  # each of three may have a third
         (None, 0.09, False),
-        (Limits(), 0.16, True),  # the line carries two at once
-        (Limits(), 0.17, False),
+        (Limits(), 0.13, True),  # the line was seen to carry 1.6
+        (Limits(), 0.14, False),
         (Limits(up_gbps=1.5, down_gbps=6.0), 0.12, True),  # half a Gbit/s each
         (Limits(up_gbps=1.5, down_gbps=6.0), 0.13, False),
         (Limits(up_gbps=0.1, down_gbps=0.1), 0.08, True),  # whatever it says, it carries one of them
@@ -106,10 +106,11 @@ def test_what_a_line_carries_says_whether_links_share_it(limits: Limits | None, 
     assert (BA in world.watch.failing(lambda *pair: world.known.get(pair), {"a": turned}.get)) is fails
 
 
-def test_how_much_a_fast_line_carries_nobody_has_looked_for() -> None:
+@pytest.mark.parametrize(("limits", "fails"), [(Limits(), False), (Limits(up_gbps=20.0), True)])
+def test_of_a_fast_line_without_a_limit_none_was_looked_for(limits: Limits, fails: bool) -> None:
     world = World(ab=10.0, ac=10.0, ad=10.0)
     under_way(world, ab=1.0, ac=9.0, ad=9.0)
-    assert not world.watch.failing(lambda *pair: world.known.get(pair), {"a": Limits()}.get)
+    assert bool(world.watch.failing(lambda *pair: world.known.get(pair), {"a": limits}.get)) is fails
 
 
 def still_failing(world: World, *pairs: Pair) -> dict[Pair, float]:
@@ -169,6 +170,22 @@ def test_a_link_on_which_nothing_is_under_way_is_excused_until_something_may_be(
     world.now += FRESH_SECONDS
     under_way(world, ab=0.1)
     assert failing(world) == {AB}
+
+
+def test_who_is_looked_into_in_vain_again_and_again_is_excused_for_longer_each_time() -> None:
+    """Any sender may say that a link is slow, and then say nothing."""
+    world, looks = World(ab=1.0), 0
+    for _ in range(600):
+        under_way(world, ab=0.1)
+        if failing(world):
+            world.watch.sending("a", 1, {})
+            world.watch.excuse([AB])
+            looks += 1
+        world.now += 1.0
+    assert 600 / FIRST_PAUSE <= looks <= 600 / FIRST_PAUSE + 5
+    world.warm(2)
+    under_way(world, plan=2, ab=0.1)
+    assert failing(world) == {AB}, "under another plan it may be another matter"
 
 
 def test_frames_under_an_earlier_plan_say_nothing_and_a_new_plan_forgets_them() -> None:

@@ -20,8 +20,8 @@ from dtfm_protocol.process.logs import log
 from dtfm_protocol.process.timeouts import TIMEOUTS
 
 SENDERS_TELL = 4.0
-"""Seconds within which senders would tell of a link that fails, once receivers have: while frames are on it for half of
-the time, as `BUSY_SECONDS` of dtfm_node.engine.send_rates."""
+"""Seconds within which senders would tell of a link that fails, once receivers have: two seconds in which it is busy
+(`BUSY_SECONDS` of dtfm_node.engine.send_rates), where it is so half of the time."""
 
 
 class Comparison:
@@ -75,9 +75,11 @@ class Comparison:
             self.is_urgent = found is not None
             if found is not None:
                 return found
-            if over := failing.keys() - self._watch.still_failing(failing):
-                self._state.link_watch.excuse(over)
+            still = self._watch.still_failing(failing)
+            self._state.link_watch.excuse(failing.keys() - still)
+            if not failing.keys() <= still.keys() and not self._watch.suspects():
                 return None
+            failing = {pair: gbps for pair, gbps in failing.items() if pair in still}
         before = {pair: self._state.links.gbps(*pair) for pair in failing}
         members = self._state.members.ready()
         anew = self._watch.suspects() | failing.keys()
@@ -141,8 +143,8 @@ class Comparison:
             for one in undo:
                 one()  # a link is judged by what was measured
             await self._say("training", f"plan {plan.version}: {plan.reason}")
-        # Planning takes a second or two: what has not lasted so long is no reason to move. Other links that have begun
-        # to fail are looked into by themselves.
+        # Planning takes seconds: what has not lasted so long is no reason to move. Other links that have begun to fail
+        # are looked into by themselves.
         still = self._watch.still_failing(failing)
         if not planned or broken() or not failing.keys() <= still.keys():
             return None
@@ -153,8 +155,12 @@ class Comparison:
         before = {pair: gbps for pair in now if (gbps := state.links.gbps(*pair)) is not None}
         if found.is_laid_out_as(plan) or len(before) < len(now):  # an end has left meanwhile, and come back
             return None
-        for pair, gbps in now.items():
-            state.links.failing(pair, gbps)
+        undo = [state.links.failing(pair, gbps) for pair, gbps in now.items()]
+        present = await self._layout_maker.step_seconds(plan)
+        if found.cost is not None and 0 < present <= found.cost.total:  # its links were measured since
+            for one in undo:
+                one()
+            return None
         state.link_watch.looked(now, before, now)
         return found
 

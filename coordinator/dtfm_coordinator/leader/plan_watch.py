@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -138,27 +138,29 @@ class PlanWatch:
         return frozenset(pair for pair in pairs if present.issuperset(pair))
 
     def is_doubted(self) -> bool:
-        """Whether any link may have changed that carries tensors under the plan in force."""
-        return bool(self._of_plan(dict.fromkeys(self.suspects(), 0.0)))
+        """Whether any link that carries tensors under the plan in force may have become slow, and was well so far."""
+        return any(map(self._state.link_watch.is_well, self._of_plan(self.suspects())))
 
     def failing(self) -> dict[Pair, float]:
         """Return the links that fail under frames on their way, between peers that are here, with their Gbit/s now."""
         links = self._state.links
-        return self._of_plan(self._state.link_watch.failing(links.gbps, links.limits.known))
+        found = self._state.link_watch.failing(links.gbps, links.limits.known)
+        return {pair: found[pair] for pair in self._of_plan(found)}
 
     def still_failing(self, failing: Mapping[Pair, float]) -> dict[Pair, float]:
         """Return what is left of links that were `failing` a moment ago, as `LinkDegradation.still_failing`."""
         links = self._state.links
-        return self._of_plan(self._state.link_watch.still_failing(failing, links.gbps, links.limits.known))
+        found = self._state.link_watch.still_failing(failing, links.gbps, links.limits.known)
+        return {pair: found[pair] for pair in self._of_plan(found)}
 
-    def _of_plan(self, found: Mapping[Pair, float]) -> dict[Pair, float]:
-        """Return those of links that another plan might do without: between peers that are here, and carrying tensors
+    def _of_plan(self, pairs: Collection[Pair]) -> list[Pair]:
+        """Return those of `pairs` that another plan might do without: between peers that are here, and carrying tensors
         under the one in force. Where only votes go, these may wait behind something else, and tell no rate."""
-        if not found or self._planner.is_forced or self._state.plan is None:
-            return {}
+        if not pairs or self._planner.is_forced or self._state.plan is None:
+            return []
         present = {member.peer for member in self._state.members.ready()}
         used = pairs_of(self._state.plan, tied=self._planner.is_tied)
-        return {pair: gbps for pair, gbps in found.items() if present.issuperset(pair) and frozenset(pair) in used}
+        return [pair for pair in pairs if present.issuperset(pair) and frozenset(pair) in used]
 
     def wish(self, plan: Plan) -> str:
         """Return why another plan might be better than `plan`, if that was not looked into yet; "" if there is no

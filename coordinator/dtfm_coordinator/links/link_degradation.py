@@ -41,8 +41,9 @@ APART_SECONDS = 0.25
 """Seconds between two reports that are kept apart: so many are kept at most, however often a peer reports."""
 LEAST_GBPS = 4 * LEAST
 """Least Gbit/s that a link which fails is taken to carry, as in reports (`Measured`)."""
-LINKS_SEEN = 2
-"""Links that a line without a limit was seen to carry at once, at least, or lines like it were."""
+NO_LIMIT = 1.6
+"""Multiple of a link's rate that a line without a limit was seen to carry at least, or lines like it were: two links at
+once, each at no less than four fifths of what it carries alone."""
 FIRST_PAUSE, LONGEST_PAUSE = 60.0, 3600.0
 """Seconds after which a link that was found slow is measured again: the first time, and at most."""
 
@@ -94,6 +95,8 @@ class LinkDegradation:
         """Clock's seconds, and Gbit/s as senders' kernels time them, of links on which frames are under way."""
         self._excused: dict[Pair, float] = {}
         """Clock's seconds until which what is told of links with frames under way counts for nothing."""
+        self._in_vain = Counter[Pair]()
+        """Number of times that links were looked into in vain under the plan."""
         self._checked: dict[Pair, float] = {}
         """Gbit/s of training's frames when a link was last measured again: only a slower rate is news."""
         self._slow: dict[Pair, _Slow] = {}
@@ -121,7 +124,7 @@ class LinkDegradation:
     def _follow(self, plan: int) -> None:
         """Forget what was seen under the plan before."""
         self._plan, self._began, self._steps = plan, self._clock(), None
-        for seen in (self._seen, self._sending, self._excused, self._checked, self._step):
+        for seen in (self._seen, self._sending, self._excused, self._in_vain, self._checked, self._step):
             seen.clear()
 
     @property
@@ -155,7 +158,8 @@ class LinkDegradation:
 
     def still_failing(self, failing: Mapping[Pair, float], known: Rates, line: Lines) -> dict[Pair, float]:
         """Return those of links that were `failing` a moment ago which do still, and their other directions that do,
-        with their Gbit/s now: where frames go the other way alone, which are slow, what they had then.
+        with their Gbit/s now. So does one on which nothing is under way while its other direction is slow: it has the
+        rate that it had.
 
         Twice as slow is enough: how many share a line changes from moment to moment.
         """
@@ -172,13 +176,12 @@ class LinkDegradation:
         """Return the links on which frames under way are so many times slower than their share of what was measured."""
         if not self._is_under_way:
             return {}
-        busy, now = self._busy, self._clock()
-        excused = {pair for pair, until in self._excused.items() if until > now}
+        busy = self._busy
         senders, receivers = Counter(one for one, _ in busy), Counter(other for _, other in busy)
         found = {}
         for (one, other), rate in busy.items():
             measured = known(one, other)
-            if measured is None or {(one, other), (other, one)} & (self._slow.keys() | excused):
+            if measured is None or not self.is_well((one, other)):
                 continue
             sent = _share(measured, senders[one], line(one), "up_gbps")
             received = _share(measured, receivers[other], line(other), "down_gbps")
@@ -192,12 +195,20 @@ class LinkDegradation:
         since = self._clock() - FRESH_SECONDS
         return {pair: rate for pair, (at, rate) in self._sending.items() if at >= since}
 
+    def is_well(self, pair: Pair) -> bool:
+        """Whether a link was well whenever it was looked at, both ways, and was not looked into in vain of late."""
+        ways, now = {pair, pair[::-1]}, self._clock()
+        return not (ways & self._slow.keys() or any(self._excused.get(way, 0.0) > now for way in ways))
+
     def excuse(self, pairs: Collection[Pair]) -> None:
         """Take no notice of links for some seconds, though frames under way are slow: that was looked into in vain.
-        Where nothing is under way on them now, so that they are not known to be well, only for a few."""
+        Where nothing is under way on them now, so that they are not known to be well, only for a few; but for longer
+        each time, for a sender may say anything."""
         told = {*self._busy, *(pair[::-1] for pair in self._busy)}
         for pair in pairs:
-            self._excuse(pair, SECONDS if pair in told else FRESH_SECONDS)
+            seconds = SECONDS if pair in told else FRESH_SECONDS
+            self._excuse(pair, min(FIRST_PAUSE, seconds * 2 ** self._in_vain[pair]))
+            self._in_vain[pair] += 1
 
     def _excuse(self, pair: Pair, seconds: float) -> None:
         self._excused[pair] = self._clock() + seconds
@@ -247,13 +258,11 @@ class LinkDegradation:
 
 
 def _share(gbps: float, links: int, line: Limits | None, way: Literal["up_gbps", "down_gbps"]) -> float:
-    """Return the Gbit/s that a link of so many Gbit/s has left at least where that many links are busy on a peer's
-    line. One that nobody knows carries one of them, and so does one that is fast: how much it carries was not looked
-    for."""
-    carries = gbps
-    if line is not None and gbps < FAST_GBPS:
-        carries = max(gbps, getattr(line, way) or LINKS_SEEN * gbps)
-    return min(gbps, carries / links)
+    """Return the Gbit/s that a link of so many Gbit/s has at least while so many links of a peer are busy. A line that
+    nobody has measured is taken to carry the rate of this one, and so is one without a limit where the link is fast: a
+    limit was not looked for."""
+    limit = gbps if line is None else getattr(line, way) or (NO_LIMIT * gbps if gbps < FAST_GBPS else gbps)
+    return min(gbps, max(gbps, limit) / links)
 
 
 def both_ways(failing: Mapping[Pair, float], known: Rates) -> dict[Pair, float]:

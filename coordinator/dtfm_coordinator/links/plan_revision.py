@@ -72,6 +72,7 @@ class PlanRevision:
         """Pairs of the plan that are not measured, as there are too many."""
         self._first, self._turn, self._rounds, self._last = first, 0, 0, False
         self._rehearsed, self._hurried = rehearsed, hurried
+        self._most = HURRIED_ROUNDS if hurried else MOST_ROUNDS
         self._doubted: set[frozenset[str]] = set()
         """Pairs that were measured by the other end, too."""
         self._view: View | None = None
@@ -105,7 +106,7 @@ class PlanRevision:
         self._doubted |= set(map(frozenset, doubted))
         carried = {pair for pair in used & self._carried if self._links.delay(*pair) is not None}
         pairs = [*self._links.unmeasured(used - carried), *map(frozenset, doubted)]
-        rounds, most = in_rounds(pairs), HURRIED_ROUNDS if self._hurried else MOST_ROUNDS
+        rounds, most = in_rounds(pairs), self._most
         if len(rounds) > most:
             before = pairs_along(plan) | set(map(frozenset, doubted))
             rounds = in_rounds(pair for pair in pairs if pair in before)[:most]
@@ -134,7 +135,7 @@ class PlanRevision:
     def shut(self) -> list[Round]:
         """Return the rounds of pairs that are to be measured because one has not answered the other."""
         silent = [pair for pair in self._left if self._links.delay(*pair) is None]
-        return self._expecting(in_rounds(silent)[:MOST_ROUNDS])
+        return self._expecting(in_rounds(silent)[: self._most])
 
     def _expecting(self, rounds: list[Round]) -> list[Round]:
         """Remember what is thought of pairs that are measured."""

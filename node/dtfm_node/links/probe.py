@@ -130,7 +130,7 @@ async def echo(plane: DataPlane, peer: str) -> float:
 
 
 async def answer(stream: Stream, uplink: UplinkPacer, witness: Witness) -> None:
-    """Answer the requests of a peer that measures, until its stream ends. From the first for which frames must wait on,
+    """Answer the requests of a peer that measures, until its stream ends. From the first for which tensors must wait,
     they do. `witness` watches flows."""
     poured, holds = 0, False
     with contextlib.ExitStack() as stack:

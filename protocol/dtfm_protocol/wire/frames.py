@@ -35,7 +35,7 @@ class Kind(IntEnum):
 
     @property
     def carries_tensor(self) -> bool:
-        """Whether the frame may be large. Others are small, and all peers may wait for them."""
+        """Whether the frame carries one, and may be large: what does not is small beside a measurement."""
         return self not in (Kind.VOTE, Kind.COMMIT, Kind.PULSE)
 
 
