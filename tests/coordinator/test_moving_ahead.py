@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dtfm_coordinator.leader.moving_ahead import MovingAhead, lacking
+from dtfm_coordinator.leader.moving_ahead import MovingAhead, fails_beside, lacking
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.process.timeouts import TIMEOUTS
 from tests.coordinator.peers import Peers, until
@@ -129,3 +129,9 @@ async def test_it_is_not_waited_for_ever(setting: Setting) -> None:
 async def test_nothing_is_said_where_nobody_lacks_anything(setting: Setting) -> None:
     assert await setting.begin(BEFORE) == 0
     assert setting.is_over
+
+
+def test_links_of_who_fetches_state_do_not_count_as_failing_meanwhile() -> None:
+    assert not fails_beside([], ["c"])
+    assert not fails_beside([("a", "c"), ("c", "b")], ["c"])
+    assert fails_beside([("a", "c"), ("a", "b")], ["c"])

@@ -13,7 +13,7 @@ from pathlib import Path
 from dtfm_coordinator.leader.comparison import Comparison
 from dtfm_coordinator.leader.job_amender import JobAmender
 from dtfm_coordinator.leader.lead_context import LeadContext
-from dtfm_coordinator.leader.moving_ahead import MovingAhead, lacking
+from dtfm_coordinator.leader.moving_ahead import MovingAhead, fails_beside, lacking
 from dtfm_coordinator.leader.new_layout import LayoutMaker
 from dtfm_coordinator.leader.next_plan import event_of, next_plan
 from dtfm_coordinator.leader.plan_watch import Change, Failed, PlanWatch
@@ -356,14 +356,15 @@ class Controller:
     async def _moved_ahead(self, before: Plan, layout: Plan) -> bool:
         """Have the peers of `layout` fetch ahead what they lack for it, while `before` is trained on; whether it is
         still to follow."""
-        members = self._state.members
-        if self._comparison.is_urgent or members.leaving(before.peers) or not lacking(before, layout):
+        members, fetching = self._state.members, {*lacking(before, layout)}
+        if self._comparison.is_urgent or members.leaving(before.peers) or not fetching:
             return True  # who leaves waits for no longer than it must
 
         def is_off() -> bool:
             """Whether something else is to be done first."""
             is_due = self._standstill.is_wanted or self._watch.broken(before) or self._is_to_be_mended(before)
-            return bool(is_due or self._watch.failing() or members.leaving(before.peers))
+            is_failing = fails_beside(self._watch.failing(), fetching)
+            return bool(is_due or is_failing or members.leaving(before.peers))
 
         await self._moving_ahead.move(before, layout, unless=is_off)
         if is_off() or not set(layout.peers) <= {member.peer for member in members.ready()}:

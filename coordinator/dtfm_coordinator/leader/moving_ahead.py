@@ -2,7 +2,7 @@
 then is the plan called for."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 
 from dtfm_coordinator.leader.lead_context import LeadContext
 from dtfm_coordinator.membership.members import Member
@@ -60,6 +60,12 @@ def lacking(before: Plan, layout: Plan) -> list[str]:
         if first < low or end > high:
             found.append(peer)
     return found
+
+
+def fails_beside(failing: Iterable[tuple[str, str]], fetching: Collection[str]) -> bool:
+    """Return whether any link fails besides those of peers that are fetching state: frames are slow on these meanwhile,
+    for they share their lines with it."""
+    return any(not {*fetching} & {*pair} for pair in failing)
 
 
 def is_ahead(member: Member, number: int) -> bool:
