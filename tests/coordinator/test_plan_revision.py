@@ -116,11 +116,11 @@ def test_the_first_plan_is_made_anew_more_often_as_long_as_few_rounds_were_measu
     assert plans(replicas, "abcdefg") == -(-FIRST_ROUNDS // MOST_ROUNDS) + 1
 
 
-def test_a_hurried_plan_counts_on_nothing_that_nobody_knows_and_stands_whatever_its_links_are() -> None:
+def test_of_a_hurried_plan_few_links_are_measured_and_it_stands_whatever_they_are() -> None:
     links = a_table()
     revision = PlanRevision(links, tied=False, hurried=True)
     known = view(links)
-    np.testing.assert_array_equal(revision.seen(known).beta(), at_worst(known).beta())
+    assert revision.seen(known) is known
     rounds = revision.planned(PLAN, known)
     assert len(rounds) == HURRIED_ROUNDS
     assert {frozenset(pair) for pair in rounds[0] + rounds[1]} == {frozenset("ab"), frozenset("ac")}, "along pipelines"

@@ -64,8 +64,8 @@ class PlanRevision:
                 back, and is no such one.
             first: whether no plan was in force yet.
             rehearsed: peers among which rounds were filled before, while others were waited for.
-            hurried: whether a plan is wanted soon, and a better one later, as training hardly goes on: the first one is
-                the last, and few of its links are measured.
+            hurried: whether a plan is wanted soon, and a better one later, as training hardly goes on: few of its links
+                are measured, and it is made anew only where peers cannot talk.
         """
         self._links, self._tied, self._carried = links, tied, frozenset(carried)
         self._left: list[frozenset[str]] = []
@@ -91,7 +91,7 @@ class PlanRevision:
         """Whether the next plan is the last that is made because links are others than was thought."""
         if self._first:
             return self._turn >= FIRST_REVISIONS or self._rounds >= FIRST_ROUNDS
-        return self._hurried or self._turn >= REVISIONS
+        return self._turn >= REVISIONS
 
     def planned(self, plan: Plan, view: View) -> list[Round]:
         """Return the rounds of disjoint pairs that are to be measured before `plan` begins; none where all are known.
@@ -118,7 +118,7 @@ class PlanRevision:
         chosen = {frozenset(pair) for turn in rounds for pair in turn}
         self._left, self._beside = sorted(set(pairs) - chosen, key=sorted), chosen - set(pairs)
         self._view, self._thought = view, {}
-        self._last = self._is_spent
+        self._last = self._is_spent or self._hurried
         self._turn, self._rounds = self._turn + 1, self._rounds + len(rounds)
         return self._expecting(rounds)
 
