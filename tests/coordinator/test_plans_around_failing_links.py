@@ -127,7 +127,11 @@ async def test_a_slow_link_that_carries_no_tensors_is_measured_at_once(led: Led)
     led.state.plan = Plan(version=1, stages=stages, routes=(("a", "b", "c", "d"),))
     await led.steps(LINK_SECONDS, gbps={"d": 0.1})
     assert led.watch.suspects() == {("d", "b")}
+    change = await led.change()
+    led.control.said.clear()
     assert not led.watch.is_doubted()
+    await led.kept(change)  # which would not end if it waited: the test's clock stands
+    assert [[set(pair) for pair in turn.pairs] for turn in led.rounds] == [[{"b", "d"}]]
     await led.steps(LINK_SECONDS, gbps={"a": 0.1})
     assert led.watch.is_doubted()
 

@@ -308,7 +308,8 @@ class Controller:
 
     async def _change(self, change: Change) -> None:
         """Bring a new plan into force, as `change` asks for; nothing if no other plan is better."""
-        before, job, self._comparison.is_urgent = self._state.plan, self._amender.timeline, False
+        before, job = self._state.plan, self._amender.timeline
+        self._comparison.is_urgent = False  # as the change before may have been
         if not change.gently or before is None:
             if before is not None:
                 await self._say("planning", change.why)
