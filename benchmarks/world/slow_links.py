@@ -14,6 +14,7 @@ than the world (`Row.stretch`), and what is told is the world's time.
 
 import argparse
 import asyncio
+import math
 from collections.abc import AsyncIterator, Collection
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -36,9 +37,11 @@ from dtfm_protocol.plan.schedule import actions_of, most_in_flight
 SEARCH_SECONDS = 10.0
 SEQUENCE = 64
 """Tokens of a micro-batch."""
-STRETCH, FEW = 2.0, 8
-"""How many times as long all takes by the clock where there are more than so many micro-batches, and in data parallel
-alone on eight peers; there it is as many times more as there are more peers."""
+FEW = 8
+"""Micro-batches that two cores compute in time; with more of them the clock goes slower by the root of how many times
+more."""
+STRETCH = 2.0
+"""How many times as long data parallel alone takes by the clock on eight peers; with more it is as many times more."""
 HEADINGS = [
     "world", "micro-batches", "what", "plan", "kept", "measured s", "tokens/s", "simulated s", "off", "bound s",
     "after / before", "gap closed", "clock",
@@ -80,8 +83,8 @@ def world_of(name: str, count: int) -> World:
     if name == ALONE:
         world = paper_world(5, count, stretch=STRETCH * count / 8, micro_batches=count)
         return replace(world, name=f"worldwide, data parallel alone, {count} peers")
-    is_fast = name != "home" and count > FEW  # homes have slow devices
-    return replace(chosen(name), micro_batches=count, stretch=STRETCH if is_fast else 1.0)
+    stretch = 1.0 if name == "home" else max(1.0, math.sqrt(count / FEW))  # homes have slow devices
+    return replace(chosen(name), micro_batches=count, stretch=stretch)
 
 
 def found(world: World, *, alone: bool) -> list[tuple[str, Plan]]:
@@ -146,7 +149,8 @@ def summary(rows: list[Row]) -> str:
 
 def write(out: Path | None, kept: dict[str, list[dict[str, Any]]]) -> None:
     """Print and keep all rows."""
-    rows, cells = [Row(**row) for pair in kept.values() for row in pair], []
+    ordered = sorted(kept, key=lambda key: (key.split()[0], int(key.split()[1])))
+    rows, cells = [Row(**row) for key in ordered for row in kept[key]], []
     for row in rows:
         before = next(one for one in rows if (one.world, one.micro_batches) == (row.world, row.micro_batches))
         cells.append(row.cells(before))
