@@ -2,13 +2,13 @@
 
 import asyncio
 import contextlib
-import socket
 import ssl
 from collections.abc import AsyncIterator
 
 import aiomqtt
 
 from dtfm_coordinator.serve.embedded_broker import EmbeddedBroker
+from dtfm_coordinator.serve.endpoints import lasting
 from dtfm_coordinator.serve.entrance import ENTRANCE_LIMITS, Desk, Enrol, Entrance, EntranceLimits, entrance
 from dtfm_coordinator.serve.session_gate import BROKER_LIMITS, BrokerLimits
 from dtfm_coordinator.serve.topic_rules import TopicRules
@@ -22,8 +22,7 @@ HOST = "127.0.0.1"
 
 def free_port() -> int:
     """Find a TCP port that is free."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
+    with lasting(HOST) as probe:
         return int(probe.getsockname()[1])
 
 

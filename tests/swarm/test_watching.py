@@ -2,7 +2,6 @@
 
 import json
 import signal
-import socket
 from typing import Any
 
 import pytest
@@ -15,18 +14,13 @@ from dtfm_coordinator.swarm.overview.spoken_numbers import many
 from dtfm_protocol.identity.invite import Invite
 from tests.harness.browser import CHROMIUM, Browser
 from tests.harness.daemon import Daemon
+from tests.harness.entrances import free_port
 from tests.harness.swarm import Swarm
 
 pytestmark = [
     pytest.mark.process,
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed (`apt-get install chromium`)"),
 ]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 async def ask(

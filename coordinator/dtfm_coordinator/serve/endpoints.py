@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import random
 import socket
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,10 @@ from dtfm_protocol.errors import UserError
 from dtfm_protocol.process.state_dir import write_atomically
 
 LOOPBACK = "127.0.0.1"
+LASTING = range(20_000, 32_768)
+"""Ports that no system gives to an outgoing connection of its own accord (Linux begins at 32,768, others at 49,152)."""
+TRIES = 16
+"""How many of these are tried."""
 
 
 class Wishes(Protocol):
@@ -69,6 +74,15 @@ class Endpoints:
         return cls(ports[0], ports[1], f"{host}:{ports[0]}", data)
 
 
+def lasting(listen: str) -> socket.socket:
+    """Return a socket bound to a free port that stays free, most likely, while nobody listens there, as no outgoing
+    connection takes it; to any other where that fails."""
+    for port in random.sample(LASTING, min(TRIES, len(LASTING))):
+        with contextlib.suppress(UserError):
+            return _bound(listen, port)
+    return _bound(listen, 0)
+
+
 def host_of(address: str) -> str:
     """Return the host of HOST:PORT, without brackets."""
     return address.rpartition(":")[0].strip("[]")
@@ -81,7 +95,7 @@ def _remembered(folder: Path, listen: str) -> tuple[int, int]:
         for port in (broker, data):
             _check_free(listen, int(port))
         return int(broker), int(data)
-    with _bound(listen, 0) as first, _bound(listen, 0) as second:
+    with lasting(listen) as first, lasting(listen) as second:
         return int(first.getsockname()[1]), int(second.getsockname()[1])
 
 
