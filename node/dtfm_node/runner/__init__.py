@@ -2,6 +2,7 @@
 
 - `ahead_fetch`: fetch, ahead of a plan that is to come, of what this node lacks for it, while the plan in force is
   trained on
+- `first_given`: file from whichever of several peers gives it first
 - `first_offer`: first of several peers that offers what all were asked for, one a moment after the other
 - `follower`: follower of plans: decides which plan a node follows, what it promises, and when it may pause or go (pure)
 - `plan_check`: the check of a plan against what this node has offered, before memory is taken for it

@@ -4,19 +4,17 @@ kept on its disk."""
 import asyncio
 import contextlib
 from collections.abc import Sequence
-from functools import partial
 from typing import NamedTuple
 
-from dtfm_node.runner.first_offer import PAUSE_SECONDS, first_offer
+from dtfm_node.runner.first_given import FirstGiven
+from dtfm_node.runner.first_offer import PAUSE_SECONDS
 from dtfm_node.state.disk_budget import DiskBudget
-from dtfm_protocol.checkpoint.transfers import ShardOffer, ask_for_shard
 from dtfm_protocol.data.batches import Batches
 from dtfm_protocol.data.chapters import chapter_bytes
 from dtfm_protocol.data.corpus_reader import CorpusReader
 from dtfm_protocol.data.sample_shards import target_bytes
 from dtfm_protocol.data.token_shards import ShardFolder, ShardMap, shard_bytes
 from dtfm_protocol.errors import Refused, UserError
-from dtfm_protocol.identity.keys import short
 from dtfm_protocol.job.resolved_job import ResolvedJob
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.process.logs import log
@@ -69,7 +67,7 @@ class TokenSource:
         self._batches = batches or Batches(job.corpus, job.training, job.evaluation)
         self._fetching = asyncio.Lock()
         self._unreliable: set[str] = set()
-        """Peers that offered a file and did not give it, or did not answer."""
+        """Peers that offered a file and did not give it, or too slowly, or did not answer."""
         self._budget = budget or DiskBudget()
         self._asked: tuple[Plan, str]
         self._step = 0
@@ -179,7 +177,7 @@ class TokenSource:
     def _sources(self, readers: Sequence[str]) -> Sequence[str]:
         """Return the peers that read the same, a different one first for each peer, and the coordinator after some of
         them: they have its line spared, but where none has the file, as when a run begins, it is soon asked. Whoever
-        has once not kept an offer comes last: nobody can hold up one file after the other."""
+        has once not kept an offer, or slowly, comes last: nobody can hold up one file after the other."""
         _, me = self._asked
         turn = readers.index(me) if me in readers else 0
         others = [peer for peer in [*readers[turn:], *readers[:turn]] if peer != me]
@@ -189,34 +187,18 @@ class TokenSource:
 
     async def _fetch(self, file: KeptFile) -> None:
         while not self._shards.has(file.sha256):
-            sources = list(self._sources(file.readers))
-            while (offer := await self._first_offer(sources, file)) is not None:
-                try:
-                    data = await offer.take(self._piece_seconds)
-                except (ConnectionError, Refused) as error:
-                    log.warning("%s; trying another peer", error)
-                    sources.remove(offer.peer)
-                    self._unreliable.add(offer.peer)
-                else:
-                    self._shards.add(file.sha256, data)
-                    log.debug("token shard %s from %s", file.sha256[:8], short(offer.peer))
-                    return
+            given = FirstGiven(
+                self._plane,
+                file.sha256,
+                file.bytes,
+                self._sources(file.readers),
+                pause=self._pause,
+                piece_seconds=self._piece_seconds,
+            )
+            data = await given.take()
+            self._unreliable |= given.late
+            if data is not None:
+                self._shards.add(file.sha256, data)
+                return
             log.warning("nobody offers token shard %s now; trying again", file.sha256[:8])
             await asyncio.sleep(self._retry_seconds)
-
-    async def _first_offer(self, sources: Sequence[str], file: KeptFile) -> ShardOffer | None:
-        return await first_offer([partial(self._ask, peer, file) for peer in sources], self._pause)
-
-    async def _ask(self, peer: str, file: KeptFile) -> ShardOffer | None:
-        try:
-            async with asyncio.timeout(self._piece_seconds):
-                return await ask_for_shard(self._plane, peer, file.sha256, file.bytes)
-        except ConnectionError:
-            return None
-        except TimeoutError:
-            log.warning("%s does not say whether it has a shard; trying another peer", short(peer))
-            self._unreliable.add(peer)
-            return None
-        except Refused as error:
-            log.warning("%s; trying another peer", error)
-            return None
