@@ -35,6 +35,24 @@ PLAN: dict[str, Any] = {
 PARTS: dict[str, Any] = {"stages": [[WHOLE - 5, 0, 5], [], [0, WHOLE]], "shared": [1, 2, 3, WHOLE - 6, 0]}
 
 
+@given(st.integers(1, 7), st.none() | st.integers(0, 99))
+def test_whose_sums_come_to_whom_is_what_their_parents_say(count: int, seed: int | None) -> None:
+    one = Reduction((0,), tuple(map(str, range(count))), trees=() if seed is None else drawn_trees(count, seed))
+    for index in range(count):
+        for place in range(count):
+            below = tuple(at for at in range(count) if at != place and one.parent(index, at) == place)
+            assert one.children(index, place) == below
+
+
+def test_of_many_replicas_each_finds_its_part_at_once() -> None:
+    """A table of all would have a million million entries."""
+    many = Reduction((0,), tuple(map(str, range(10_000))))
+    assert many.children(17, 3) == ()
+    assert len(many.children(17, 17)) == 9_999
+    assert many.bounds(20_000)[17] == (34, 36)
+    assert many.amounts(10_000.0)[17] == 1.0
+
+
 def test_every_stage_reduces_its_own_and_both_ends_what_they_share() -> None:
     own = [
         Reduction((0,), ("a", "b", "c"), "int8"),

@@ -3,6 +3,7 @@
 from bisect import bisect_left
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 
 from dtfm_protocol.plan.plan import Plan
@@ -29,7 +30,7 @@ class Bucket:
         """Peer ids of the replicas that hold it, in the fixed order of every sum."""
         return self.reduction.holders
 
-    @property
+    @cached_property
     def parts(self) -> list[tuple[int, int]]:
         """Bounds `[low, high)` of the part that each holder owns, in elements from the bucket's start."""
         return self.reduction.bounds(self.elements)

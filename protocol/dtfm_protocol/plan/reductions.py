@@ -107,16 +107,21 @@ class Reduction:
 
     def children(self, index: int, place: int) -> tuple[int, ...]:
         """Return the places of the holders that send their sums of part `index` to the one in `place`, ascending."""
-        return self._children[index][place]
+        if self.trees and self.trees[index]:
+            return self._children[index][place]
+        return tuple(at for at in range(len(self.holders)) if at != place) if place == index else ()
 
     @cached_property
     def _children(self) -> tuple[tuple[tuple[int, ...], ...], ...]:
-        """The children of each holder, by place, for each part."""
-        count = range(len(self.holders))
-        return tuple(
-            tuple(tuple(at for at in count if at != place and self.parent(index, at) == place) for place in count)
-            for index in count
-        )
+        """The children of each holder, by place, for each part that has a tree; for others nothing."""
+        found = []
+        for tree in self.trees:
+            below: list[list[int]] = [[] for _ in tree]
+            for place, parent in enumerate(tree):
+                if parent != place:
+                    below[parent].append(place)
+            found.append(tuple(map(tuple, below)))
+        return tuple(found)
 
     def summed(self, index: int, place: int) -> tuple[int, ...]:
         """Return the places of those whose gradients are in what the holder in `place` sends of part `index`: its own,
@@ -149,13 +154,15 @@ class Reduction:
     def bounds(self, elements: int) -> list[tuple[int, int]]:
         """Return the bounds `[low, high)` of each holder's part of so many elements."""
         sizes = self.sizes
-        ends = [end * elements // sum(sizes) for end in accumulate(sizes, initial=0)]
+        whole = sum(sizes)
+        ends = [end * elements // whole for end in accumulate(sizes, initial=0)]
         return list(pairwise(ends))
 
     def amounts(self, whole: float) -> list[float]:
         """Return each holder's part of an amount."""
         sizes = self.sizes
-        return [whole * size / sum(sizes) for size in sizes]
+        all_sizes = sum(sizes)
+        return [whole * size / all_sizes for size in sizes]
 
 
 def reductions(plan: Plan, *, tied: bool) -> tuple[Reduction, ...]:

@@ -26,8 +26,12 @@ def check(plan: Plan, orders: Orders, in_flight: Mapping[str, int] | None = None
     Raises:
         Unrunnable: the orders cannot be run; it names the first fault.
     """
-    for peer in plan.peers:
-        _check_complete(peer, orders.get(peer, ()), plan.micro_batches(peer))
+    shares: dict[str, list[int]] = {peer: [] for peer in plan.peers}
+    for index, route in enumerate(plan.routes):
+        for peer in route:
+            shares[peer].append(index)
+    for peer, share in shares.items():
+        _check_complete(peer, orders.get(peer, ()), share)
         most = most_in_flight(orders[peer])
         if in_flight is not None and most > in_flight[peer]:
             raise Unrunnable(f"{peer} would keep {most} micro-batches in flight and has memory for {in_flight[peer]}")
