@@ -445,6 +445,21 @@ def test_more_is_in_flight_where_that_hides_a_delay_and_the_job_lets_it() -> Non
     assert seconds["auto"] < 0.7 * seconds["least"]
 
 
+@pytest.mark.parametrize("is_enough", [True, False])
+def test_other_orders_alone_are_gone_over_to_where_they_save_enough(
+    is_enough: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    view, choice = far(200.0), Planning(schedule="1f1b", in_flight="auto", horizon=1e6, **TWO)
+    best = planned(view, choice)
+    before = best.model_copy(update={"pacing": None})
+    assert best.pacing is not None
+    monkeypatch.setattr(allocating, "ORDERS_SAVE", 0.02 if is_enough else 0.9)
+    found = planned(view, choice, in_force=before)
+    assert found.is_placed_as(before)
+    assert found.is_laid_out_as(best if is_enough else before)
+    assert ("too little less to stand still for" in found.reason) != is_enough
+
+
 def test_what_is_in_flight_fits_in_memory_and_nobody_keeps_more_than_it_is_worth() -> None:
     four = (DEMAND.memory_bytes(0, 3, 4), DEMAND.memory_bytes(3, 6, 4))
     plan = planned(far(200.0, four), Planning(schedule="1f1b", in_flight="auto", **TWO))

@@ -277,7 +277,10 @@ def test_each_boundary_has_the_plans_wire_or_one_of_its_own() -> None:
     assert plan.is_laid_out_as(plan.model_copy(update={"boundaries": (plan.wire, plan.wire), "reason": "another"}))
     assert not plan.is_laid_out_as(plan.model_copy(update={"routes": (("b", "m", "x"),)}))
     trees = ReductionTrees(stages=((),) * len(plan.stages))
-    assert not plan.is_laid_out_as(plan.model_copy(update={"trees": trees}))
+    assert not plan.is_placed_as(plan.model_copy(update={"trees": trees}))
+    for orders in ({"schedule": "gpipe"}, {"recompute": (1,)}):
+        assert plan.is_placed_as(plan.model_copy(update=orders))
+        assert not plan.is_laid_out_as(plan.model_copy(update=orders))
     for boundary in (-1, 2):
         with pytest.raises(IndexError, match=f"no boundary {boundary} between 3 stages"):
             coarse.boundary_wire(boundary)

@@ -53,6 +53,8 @@ SEARCHED = 0.25
 """Of a step: so long a search without limits takes at least, for it is the first of many."""
 GUESSES = 4
 """Number of shapes of which a placement each is looked at to guess a step."""
+ORDERS_SAVE = 0.02
+"""Of a step: so much shorter it must be with other orders alone, for what is measured anew differs by about as much."""
 EXHAUSTIVE = 600_000
 """Number of placements, at most, that an exhaustive search looks at: about a minute of it."""
 
@@ -267,7 +269,8 @@ def _or_stay(
     if old.plan is None:
         return chosen.plan, chosen.cost, why
     move, saved = old.moving(chosen.layout) + standstill, old.seconds - chosen.cost.total
-    if saved * old.horizon <= move:
+    is_too_little = chosen.plan.is_placed_as(old.plan) and saved < ORDERS_SAVE * old.seconds
+    if saved * old.horizon <= move or is_too_little:
         assert old.cost is not None
         return old.plan, old.cost, _kept_because(work, old, chosen, move)
     why += (
@@ -312,6 +315,8 @@ def _kept_because(work: Workload, old: InForce, best: Finalist, move: float) -> 
     saved = old.seconds - best.cost.total
     if saved <= 0:
         return f"{line}; nothing was found whose move pays back within {old.horizon:.3g} steps"
+    if saved * old.horizon > move:
+        return f"{line}; other orders would take {best.cost.total:.3g} s, which is too little less to stand still for"
     return (
         f"{line}; {_words(work, best)} would take {best.cost.total:.3g} s, but moving takes {move:.3g} s and pays back "
         f"in {_steps(move, saved)}, later than the horizon of {old.horizon:.3g} steps"

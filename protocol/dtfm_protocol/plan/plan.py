@@ -260,11 +260,16 @@ class Plan(Schema):
         """Count the micro-batches in a step of each peer."""
         return dict(Counter(peer for route in self.routes for peer in route))
 
-    def is_laid_out_as(self, other: "Plan") -> bool:
+    def is_placed_as(self, other: "Plan") -> bool:
         """Whether the same peers serve the same layers of the same micro-batches as in `other`, over the same wires,
         and reduce their gradients in the same way."""
         alike = ("routes", "stages", "wires", "parts", "trees")
         return all(getattr(self, name) == getattr(other, name) for name in alike)
+
+    def is_laid_out_as(self, other: "Plan") -> bool:
+        """Whether the plan is placed as `other`, and has its orders, too."""
+        orders = ("schedule", "pacing", "recompute")
+        return self.is_placed_as(other) and all(getattr(self, name) == getattr(other, name) for name in orders)
 
     def renamed(self, names: dict[str, str]) -> Self:
         """Return the same plan with peers renamed; a name that is not in `names` stays."""
