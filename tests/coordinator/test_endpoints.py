@@ -32,3 +32,12 @@ def test_ports_that_are_taken_are_not_chosen(tmp_path: Path, monkeypatch: pytest
         chosen = Endpoints.choose(tmp_path, WISHES)
     assert port not in {chosen.broker, chosen.data}
     assert chosen.broker != chosen.data
+
+
+def test_two_ports_are_never_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with endpoints.lasting(HOST) as free:
+        port = int(free.getsockname()[1])
+    monkeypatch.setattr(endpoints, "LASTING", range(port, port + 1))
+    chosen = Endpoints.choose(tmp_path, WISHES)
+    assert chosen.broker == port
+    assert chosen.data != port

@@ -79,7 +79,7 @@ def lasting(listen: str) -> socket.socket:
     connection takes it; to any other where that fails."""
     for port in random.sample(LASTING, min(TRIES, len(LASTING))):
         with contextlib.suppress(UserError):
-            return _bound(listen, port)
+            return _bound(listen, port, again=False)
     return _bound(listen, 0)
 
 
@@ -99,10 +99,13 @@ def _remembered(folder: Path, listen: str) -> tuple[int, int]:
         return int(first.getsockname()[1]), int(second.getsockname()[1])
 
 
-def _bound(listen: str, port: int) -> socket.socket:
+def _bound(listen: str, port: int, *, again: bool = True) -> socket.socket:
+    """Return a socket bound to a port; `again`: though connections of somebody who listened there may be ending, or
+    another one is bound to it and does not listen."""
     opened = socket.socket(socket.AF_INET6 if ":" in listen else socket.AF_INET, socket.SOCK_STREAM)
     try:
-        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if again:
+            opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         opened.bind((listen, port))
     except OSError as error:
         opened.close()
