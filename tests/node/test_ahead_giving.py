@@ -36,7 +36,8 @@ from dtfm_protocol.job.job_file import Training
 from dtfm_protocol.plan.peer_state import Mark
 from dtfm_protocol.plan.plan import Plan, Resume, Source
 from dtfm_protocol.transport.in_memory import MemoryDataPlane, MemoryNetwork
-from dtfm_protocol.wire.stream import Stream, write_message
+from dtfm_protocol.wire.stream import Bytes, Stream, StreamClosed, write_message
+from tests.coordinator.peers import until
 from tests.node.engine_reference import LESS
 from tests.node.finals import final
 from tests.node.small_states import State, at, inline, job, now, reduce, same
@@ -272,6 +273,43 @@ async def test_without_memory_for_what_waits_nothing_is_given(setting: Setting) 
     setting.spare = 1000.0
     with pytest.raises(Refused, match="no memory"):
         await asked(setting, "d", next(iter(setting.stage.parameters)))
+
+
+async def test_a_peer_that_asks_again_and_again_and_reads_nothing_is_given_to_once(setting: Setting) -> None:
+    """Else what waits for it would be kept once for each time."""
+    setting.step()
+    names = tuple(setting.stage.parameters)
+    await setting.giver.serve(COMING)
+    giving: list[asyncio.Task[None]] = []
+
+    async def answer(stream: Stream) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        giving.append(task)
+        closed, close = asyncio.Event(), stream.close
+
+        async def write(data: Bytes) -> None:
+            await closed.wait()
+            raise StreamClosed
+
+        async def ends() -> None:
+            closed.set()
+            await close()
+
+        stream.write, stream.close = write, ends  # type: ignore[method-assign]
+        with pytest.raises(StreamClosed):
+            await serve_state(stream, setting.held, setting.giver.give)
+
+    await MemoryDataPlane(setting.network, "b").serve(STATE, answer)
+    plane = MemoryDataPlane(setting.network, "d")
+    for number in range(1, 4):
+        asking = await plane.open("b", STATE)
+        await write_message(asking, WantCatalogue(mark=Mark(), ahead=names))
+        await until(lambda number=number: len(giving) == number and sum(not one.done() for one in giving) == 1)
+        await until(lambda: len(setting.stage.after_update) == 1)
+    giving[-1].cancel()
+    await asyncio.wait(giving)
+    assert setting.stage.after_update == []
 
 
 SHAPES = {"w": (3, 2)}

@@ -122,11 +122,13 @@ class _Giving:
         self._order = GivingOrder.of({name: stage.parameters[name].numel() for name in names})
         self._gradients: dict[tuple[int, str], tuple[float, Bytes]] = {}
         self.is_lost = False
-        """Whether more has come than went."""
+        """Whether more has come than went, or the peer has asked anew."""
 
     def updated(self, step: int, grad_norm: float, learned: bool) -> None:
         """Keep what leads on from what was given; compute."""
         with self._lock:
+            if self.is_lost:
+                return
             self._order, (action,) = self._order.on(Updated(step))
             if isinstance(action, GiveUp):
                 self.is_lost = True
@@ -137,6 +139,12 @@ class _Giving:
                     data = b"" if gradient is None else tensor_bytes(gradient.detach().clone())
                     self._gradients[step, name] = grad_norm, data
         self._changed()
+
+    def end(self) -> None:
+        """Keep nothing any more: the peer has asked anew."""
+        with self._lock:
+            self.is_lost = True
+            self._gradients.clear()
 
     async def next(self, compute: Compute) -> list[tuple[Parcel, Bytes]]:
         """Return what is to be sent next; nothing where the peer has all of now."""
@@ -197,7 +205,8 @@ class AheadGiver:
         self._layout_seconds = layout_seconds
         self._layout: Plan | None = None
         self._heard = asyncio.Condition()
-        self._givings: dict[str, _Giving] = {}
+        self._givings: dict[str, tuple[_Giving, Stream, int]] = {}
+        """By peer: what it is given, on which stream, and the bytes that may wait for it at most."""
 
     async def serve(self, layout: Plan) -> None:
         """Give, from now on, to the peers of the layout that is to come."""
@@ -225,7 +234,10 @@ class AheadGiver:
         if len(set(names)) < len(names) or not set(names) <= live.parameters.keys():
             raise Refused("a request for parts of a state in training that are not here")
         waiting = max(LEAST_WAITING, STEPS_WAITING * 4 * sum(live.parameters[name].numel() for name in names))
-        if waiting > self._spare():
+        if before := self._givings.pop(peer, None):
+            before[0].end()
+            await before[1].close()  # a peer that does not read would keep it for ever
+        if waiting + sum(others for _, _, others in self._givings.values()) > self._spare():
             raise Refused("a request for parts of a state in training, for which there is no memory")
         changed = asyncio.Event()
 
@@ -233,10 +245,10 @@ class AheadGiver:
             loop.call_soon_threadsafe(changed.set)
 
         giving = _Giving(live, names, tell)
-        self._givings[peer] = giving
+        own = self._givings[peer] = giving, stream, waiting
         live.after_update.append(giving.updated)
         try:
-            while live is self._holdings.live and self._givings.get(peer) is giving and not giving.is_lost:
+            while live is self._holdings.live and self._givings.get(peer) is own and not giving.is_lost:
                 changed.clear()
                 parcels = await giving.next(self._compute)
                 for parcel, data in parcels:
@@ -246,9 +258,9 @@ class AheadGiver:
                 if not parcels:
                     with contextlib.suppress(TimeoutError):
                         await asyncio.wait_for(changed.wait(), LOOK_SECONDS)
-            if giving.is_lost:
+            if giving.is_lost and self._givings.get(peer) is own:
                 log.info("%s is given nothing more ahead: its link does not carry what each step brings", short(peer))
         finally:
             live.after_update.remove(giving.updated)
-            if self._givings.get(peer) is giving:
+            if self._givings.get(peer) is own:
                 del self._givings[peer]
