@@ -11,7 +11,7 @@ from dtfm_node.links.pacing import UplinkPacer
 from dtfm_node.links.probe import QUICK_STREAMS, echo, probe
 from dtfm_node.links.witness import Witness
 from dtfm_protocol.control.messages import ECHO_LIMIT, ProbeResult, ProbeRound
-from dtfm_protocol.discovery.records import Limits, Link
+from dtfm_protocol.discovery.records import MOST_NEIGHBOURS, Limits, Link
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.identity.keys import short
 from dtfm_protocol.process.clock import MonotonicClock
@@ -106,7 +106,10 @@ class MeasuredLinks:
                     if not ahead:
                         raise
                     link = await measure()  # what was opened a while ago may be gone
+                self.links.pop(peer, None)
                 found = self.links[peer] = link.model_copy(update={"round": turn.id})
+                while len(self.links) > MOST_NEIGHBOURS:
+                    del self.links[next(iter(self.links))]  # what was measured longest ago
                 return found
         except (ConnectionError, Refused, TimeoutError) as error:
             self.links.pop(peer, None)
