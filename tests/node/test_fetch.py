@@ -14,12 +14,12 @@ from dtfm_node.state.fetch import Fetch, Fetched, Lacking
 from dtfm_protocol.checkpoint.manifest import TensorEntry
 from dtfm_protocol.checkpoint.shard import decode_tensor, tensor_entry
 from dtfm_protocol.checkpoint.state_slots import ADAMW
-from dtfm_protocol.checkpoint.transfers import STATE, WantCatalogue, serve_state
+from dtfm_protocol.checkpoint.transfers import STATE, Catalogue, WantCatalogue, serve_state
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.plan.mark import LayerRange, Mark, StateDigest
 from dtfm_protocol.plan.state_vote import digest_of_state
 from dtfm_protocol.transport.in_memory import MemoryDataPlane, MemoryNetwork
-from dtfm_protocol.wire.stream import Bytes, Handler, Stream, StreamClosed, read_message
+from dtfm_protocol.wire.stream import Bytes, Handler, Stream, StreamClosed, read_message, write_message
 
 MARK = Mark(step=7, plan=2)
 PIECE = 100
@@ -67,8 +67,8 @@ class Swarm:
     def __init__(self) -> None:
         self._network = MemoryNetwork()
         self.taken: State = {}
-        self.patience = 60.0
-        """Seconds for an answer."""
+        self.patience = self.late = 60.0
+        """Seconds for an answer, and beside others that prove all."""
 
     async def add(self, peer: str, source: Source) -> Source:
         await self.serve(peer, lambda stream: serve_state(stream, source))
@@ -86,7 +86,7 @@ class Swarm:
         plane = MemoryDataPlane(self._network, "me")
         one = Fetch(
             plane, MARK, shapes, peers, table=ADAMW, parts=parts,
-            piece_bytes=PIECE, catalogue_seconds=self.patience, piece_seconds=self.patience,
+            piece_bytes=PIECE, catalogue_seconds=self.patience, late_seconds=self.late, piece_seconds=self.patience,
         )  # fmt: skip
         async with asyncio.timeout(30):
             return await one.run(take)
@@ -426,3 +426,41 @@ async def test_a_catalogue_that_cannot_be_read_is_no_source(swarm: Swarm) -> Non
     await swarm.add("y", Source(state("a")))
     assert (await swarm.fetch(state("a"), "x", "y")).sources == {"y"}
     assert swarm.has(state("a"))
+
+
+async def test_a_silent_source_is_not_waited_for_where_others_prove_all_that_is_wanted(swarm: Swarm) -> None:
+    wanted = state("a")
+
+    async def silent(stream: Stream) -> None:
+        await stream.read(1 << 20)
+
+    await swarm.serve("silent", silent)
+    await swarm.add("x", Source(wanted))
+    swarm.late = 0.05
+    assert (await swarm.fetch(wanted, "silent", "x", parts=[part_of(wanted)])).sources == {"x"}
+    assert swarm.has(wanted)
+
+
+async def test_a_fetch_that_is_given_up_leaves_no_stream_open(swarm: Swarm) -> None:
+    wanted, heard, closed = state("a"), asyncio.Event(), asyncio.Event()
+
+    async def silent(stream: Stream) -> None:
+        await read_message(stream, WantCatalogue)
+        await stream.read(1)
+
+    async def answers(stream: Stream) -> None:
+        await read_message(stream, WantCatalogue)
+        await write_message(stream, Catalogue(tensors=Source(wanted).entries))
+        heard.set()
+        with pytest.raises(StreamClosed):
+            await stream.read(1)
+        closed.set()
+
+    await swarm.serve("silent", silent)
+    await swarm.serve("x", answers)
+    fetching = asyncio.create_task(swarm.fetch(wanted, "x", "silent"))
+    await asyncio.wait_for(heard.wait(), 30)
+    await asyncio.sleep(0.05)
+    fetching.cancel()
+    await asyncio.wait([fetching])
+    await asyncio.wait_for(closed.wait(), 30)

@@ -2,6 +2,7 @@
 certified, or that they agree on."""
 
 import asyncio
+import math
 from asyncio import FIRST_COMPLETED
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -27,6 +28,9 @@ from dtfm_protocol.plan.peer_state import Mark
 from dtfm_protocol.process.logs import log
 from dtfm_protocol.process.timeouts import TIMEOUTS
 from dtfm_protocol.wire.stream import Bytes, DataPlane, Stream, read_message, write_message
+
+LATE_SECONDS = 3.0
+"""Many round trips: sources hash what they have, which takes all of them about as long."""
 
 
 class Lacking(ConnectionError):
@@ -56,6 +60,7 @@ class Fetch:
             for once more.
         piece_bytes: what is asked for at a time, at most `PIECE_LIMIT`.
         catalogue_seconds: see `Timeouts.catalogue`.
+        late_seconds: for sources to answer once others have proven all of it.
         piece_seconds: for a source to send a piece.
     """
 
@@ -71,11 +76,13 @@ class Fetch:
         ahead: Mapping[str, torch.Tensor] | None = None,
         piece_bytes: int = PIECE_LIMIT,
         catalogue_seconds: float = TIMEOUTS.catalogue,
+        late_seconds: float = LATE_SECONDS,
         piece_seconds: float = TIMEOUTS.piece,
     ) -> None:
         self._plane, self._mark, self._sources = plane, mark, sources
         self._shapes, self._wanted, self._table, self._parts = shapes, set(shapes), table, parts
         self._catalogue_seconds, self._piece_seconds = catalogue_seconds, piece_seconds
+        self._late_seconds = late_seconds
         self._ahead: Mapping[str, torch.Tensor] = {} if ahead is None else ahead
         self._agreed: dict[str, TensorEntry] = {}
         self._board = PieceRequests(mark, piece_bytes)
@@ -94,11 +101,8 @@ class Fetch:
         """
         streams: dict[str, Stream] = {}
         try:
-            asking = asyncio.gather(*(self._ask(peer) for peer in self._sources))
-            here, answers = await asyncio.gather(asyncio.to_thread(_described, self._ahead), asking)
-            found = [answer for answer in answers if answer is not None]
-            streams |= {peer: stream for peer, stream, _ in found}
-            usable = self._compare({peer: tensors for peer, _, tensors in found})
+            here, catalogues = await asyncio.gather(asyncio.to_thread(_described, self._ahead), self._ask_all(streams))
+            usable = self._compare(catalogues)
             self._complain(self._wanted - self._agreed.keys())
             for key in [key for key, entry in self._agreed.items() if key in here and _is_same(entry, here[key][0])]:
                 await take(key, self._agreed.pop(key), here[key][1])
@@ -130,20 +134,46 @@ class Fetch:
                 raise
             raise Refused(str(refused.exceptions[0])) from None
 
-    async def _ask(self, peer: str) -> tuple[str, Stream, dict[str, TensorEntry]] | None:
-        """Return a source's peer id, stream and catalogue; None if it does not answer."""
+    async def _ask_all(self, streams: dict[str, Stream]) -> dict[str, dict[str, TensorEntry]]:
+        """Return the catalogues of those that answer, by peer id, each of whom has its stream in `streams` then.
+
+        Once some prove all that is wanted, the others have as long again as these took, or `late_seconds`.
+        """
+        now, catalogues = asyncio.get_running_loop().time, dict[str, dict[str, TensorEntry]]()
+        asking = {asyncio.create_task(self._ask(peer, streams, catalogues)) for peer in self._sources}
+        begun, until = now(), math.inf
+        try:
+            while asking and now() < until:
+                limit = until - now() if until < math.inf else None
+                done, asking = await asyncio.wait(asking, timeout=limit, return_when=FIRST_COMPLETED)
+                for one in done:
+                    one.result()
+                if until == math.inf and self._is_proven(catalogues):
+                    until = now() + max(self._late_seconds, now() - begun)
+        finally:
+            for one in asking:
+                one.cancel()
+            await asyncio.gather(*asking, return_exceptions=True)
+        return catalogues
+
+    def _is_proven(self, catalogues: Mapping[str, dict[str, TensorEntry]]) -> bool:
+        """Whether these say of all that is wanted what is certified of it."""
+        return bool(catalogues) and self._wanted <= prove(catalogues, self._parts, self._table).hashes.keys()
+
+    async def _ask(self, peer: str, streams: dict[str, Stream], catalogues: dict[str, dict[str, TensorEntry]]) -> None:
+        """Put a source's stream and catalogue with the others, if it answers."""
         stream: Stream | None = None
         try:
             async with asyncio.timeout(self._catalogue_seconds):
                 stream = await self._plane.open(peer, STATE)
                 await write_message(stream, WantCatalogue(mark=self._mark))
-                tensors = (await read_message(stream, Catalogue, CATALOGUE_LIMIT)).tensors
+                catalogues[peer] = (await read_message(stream, Catalogue, CATALOGUE_LIMIT)).tensors
+                streams[peer] = stream
         except (ConnectionError, Refused, TimeoutError) as error:
             log.info("%s gives nothing of %s: %s", short(peer), self._mark, str(error) or "no answer")
-            if stream is not None:
+        finally:
+            if stream is not None and peer not in streams:
                 await stream.close()
-            return None
-        return peer, stream, tensors
 
     def _compare(self, catalogues: Mapping[str, dict[str, TensorEntry]]) -> dict[str, frozenset[str]]:
         """Compare what the sources offer with what is certified, and else with each other; return the keys that each of
