@@ -5,7 +5,7 @@ import hashlib
 
 import pytest
 
-from dtfm_node.runner.first_given import BESIDE, FirstGiven
+from dtfm_node.runner.first_given import AT_ONCE, FirstGiven
 from dtfm_protocol.checkpoint.transfers import SHARDS, TransferReply, WantShard
 from dtfm_protocol.transport.in_memory import MemoryDataPlane, MemoryNetwork
 from dtfm_protocol.wire.stream import Stream, StreamClosed, read_message, write_message
@@ -101,7 +101,7 @@ async def test_one_that_was_given_company_and_is_first_all_the_same_puts_nobody_
 
 
 async def test_so_many_give_at_once_and_no_more(givers: Givers) -> None:
-    slow = [f"slow {number}" for number in range(1 + BESIDE)]
+    slow = [f"slow {number}" for number in range(AT_ONCE)]
     events = [asyncio.Event() for _ in slow]
     goes_on = [await givers.one(name, before=event) for name, event in zip(slow, events, strict=True)]
     await givers.one("quick")
@@ -116,12 +116,12 @@ async def test_so_many_give_at_once_and_no_more(givers: Givers) -> None:
 
 
 async def test_where_all_give_nothing_the_others_are_asked(givers: Givers) -> None:
-    for number in range(1 + BESIDE):
+    for number in range(AT_ONCE):
         await givers.one(f"slow {number}", before=asyncio.Event())
     await givers.one("liar", data=bytes(len(DATA)))
     await givers.one("without", has=False)
     await givers.one("good")
-    slow = {f"slow {number}" for number in range(1 + BESIDE)}
+    slow = {f"slow {number}" for number in range(AT_ONCE)}
     fetch = givers.fetch(*sorted(slow), "liar", "without", "good", patience=0.2)
     assert await taken(fetch) == DATA
     assert fetch.late == {*slow, "liar"}
@@ -139,3 +139,14 @@ async def test_whoever_gives_is_let_go_where_the_reader_ends(givers: Givers) -> 
         await taking
     await asyncio.sleep(0)
     assert sorted(givers.let_go) == ["a", "b"]
+
+
+async def test_where_earlier_ones_have_failed_one_that_takes_long_is_not_waited_for_either(givers: Givers) -> None:
+    for number in range(AT_ONCE):
+        await givers.one(f"liar {number}", data=bytes(len(DATA)))
+    await givers.one("slow", before=asyncio.Event())
+    await givers.one("quick")
+    liars = [f"liar {number}" for number in range(AT_ONCE)]
+    fetch = givers.fetch(*liars, "slow", "quick")
+    assert await taken(fetch) == DATA
+    assert fetch.late == {*liars, "slow"}

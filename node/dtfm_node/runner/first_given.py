@@ -1,7 +1,7 @@
 """File from whichever of several peers gives it first: beside one that offers it and takes long, another one does."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 
 from dtfm_node.runner.first_offer import PAUSE_SECONDS, first_offer
@@ -12,10 +12,10 @@ from dtfm_protocol.process.logs import log
 from dtfm_protocol.process.timeouts import TIMEOUTS
 from dtfm_protocol.wire.stream import DataPlane
 
-LONG_SECONDS = 4.0
-"""For a shard of tokens: a line of 2 Mbit/s has brought one of a megabyte by then."""
-BESIDE = 2
-"""Peers that give a file beside the first: more would take the line of a reader that is slow itself."""
+LONG_SECONDS = 6.0
+"""For a shard of tokens: a line of 3 Mbit/s has brought one by then (`SHARD_BYTES`)."""
+AT_ONCE = 3
+"""Peers that give a file at a time: more would take the line of a reader that is slow itself."""
 
 
 class FirstGiven:
@@ -44,29 +44,40 @@ class FirstGiven:
         self.late: set[str] = set()
         """Peers that did not answer, that offered it and did not give it, or so slowly that another one was quicker."""
 
-    async def take(self, beside: int = BESIDE) -> bytes | None:
-        """Return the file; None where nobody gives it.
-
-        Args:
-            beside: how many may give it beside the one that does at first.
-        """
-        while (offer := await self._offer()) is not None:
-            self._left.remove(offer.peer)
-            giving = [asyncio.create_task(self._give(offer))]
-            try:
-                await asyncio.wait(giving, timeout=self._long if beside else None)
-                if not giving[0].done():
-                    giving.append(asyncio.create_task(self.take(beside - 1)))
-                for first in asyncio.as_completed(giving):
-                    if (data := await first) is not None:
-                        if not giving[0].done():
-                            self.late.add(offer.peer)
+    async def take(self) -> bytes | None:
+        """Return the file; None where nobody gives it."""
+        giving: dict[asyncio.Task[bytes | None], str] = {}
+        asking = [asyncio.create_task(self._offer())]
+        try:
+            while giving or asking:
+                is_waited_for = bool(asking) or not self._may_ask(giving)
+                limit = None if is_waited_for else self._long
+                done, _ = await asyncio.wait([*giving, *asking], timeout=limit, return_when=asyncio.FIRST_COMPLETED)
+                for one in [one for one in giving if one in done]:
+                    if (data := one.result()) is not None:
+                        earlier = list(giving).index(one)
+                        self.late |= {*list(giving.values())[:earlier]}
                         return data
-            finally:
-                for one in giving:
-                    one.cancel()
-                await asyncio.gather(*giving, return_exceptions=True)
-        return None
+                    del giving[one]
+                if asking and asking[0] in done:
+                    if (offer := asking.pop().result()) is None:
+                        self._left.clear()
+                    else:
+                        self._left.remove(offer.peer)
+                        giving[asyncio.create_task(self._give(offer))] = offer.peer
+                elif not asking and self._may_ask(giving) and not (giving and done):
+                    asking.append(asyncio.create_task(self._offer()))
+            return None
+        finally:
+            for task in (*giving, *asking):
+                task.cancel()
+            for found in await asyncio.gather(*asking, *giving, return_exceptions=True):
+                if isinstance(found, ShardOffer):
+                    await found.decline()
+
+    def _may_ask(self, giving: Collection[object]) -> bool:
+        """Whether one more may give it, and there is one that was not asked."""
+        return bool(self._left) and len(giving) < AT_ONCE
 
     async def _offer(self) -> ShardOffer | None:
         return await first_offer([partial(self._ask, peer) for peer in self._left], self._pause)
