@@ -142,3 +142,39 @@ def test_of_few_each_is_measured_by_others_too(count: int) -> None:
     pairs = list(chain(*pair_rounds(peers, lambda a, b: False)))
     assert len(pairs) == len(list(combinations(peers, 2)))
     assert {other for _, other in pairs} == set(peers)
+
+
+@pytest.mark.parametrize("order", ["a liar", "liar a"])
+def test_after_a_restart_the_less_counts_of_what_both_ends_have_kept_and_then_what_is_measured(order: str) -> None:
+    """Nobody knows any more who was asked, and a liar may number its rounds as it likes."""
+    links = LinkTable()
+    kept = {
+        "a": LinkReport(links={"liar": Link(round_trip_ms=20.0, sent_gbps=0.01, received_gbps=0.02, round=7)}),
+        "liar": LinkReport(links={"a": Link(round_trip_ms=20.0, sent_gbps=9.0, received_gbps=9.0, round=1 << 60)}),
+    }
+    for peer in order.split():
+        links.recalled(peer, kept[peer])
+    assert (links.gbps("a", "liar"), links.gbps("liar", "a")) == (0.01, 0.02)
+    tell(links, "a", "liar", 0.5)
+    assert links.gbps("a", "liar") == 0.5
+
+
+def test_a_link_of_a_peer_to_itself_is_none() -> None:
+    links = told(10.0)
+    tell(links, "liar", "liar", 9.0)
+    tell(links, "a", "liar", 0.01)
+    assert links.contradicted(("a", "liar"), [10.0, 10.0])
+    assert links.gbps("liar", "liar") is None
+
+
+def test_nobody_confirms_what_it_tells_itself_later() -> None:
+    links = told(0.01)
+    links.forget_pair("liar", "a")
+    fast = Link(round_trip_ms=20.0, sent_gbps=10.0, received_gbps=10.0)
+    links.requests.ask(ProbeRound(id=7, pairs=(("a", "liar"),), addresses={}))
+    links.answered("liar", ProbeResult(round=7, link=fast))
+    links.answered("a", ProbeResult(round=7, link=fast.model_copy(update={"sent_gbps": 0.01, "received_gbps": 0.01})))
+    links.forget_pair("liar", "a")
+    links.requests.ask(ProbeRound(id=8, pairs=(("liar", "a"),), addresses={}))
+    links.answered("liar", ProbeResult(round=8, link=fast))
+    assert links.doubtful([LIAR_AB]) == [("a", "liar")]

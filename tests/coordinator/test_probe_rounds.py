@@ -88,6 +88,24 @@ async def test_nobody_waits_for_who_leaves_in_the_midst_of_a_round(swarm: Swarm)
     assert swarm.state.links.gbps("a", "b") is None
 
 
+async def test_who_leaves_in_the_midst_of_a_round_is_measured_once_it_is_back(swarm: Swarm) -> None:
+    await swarm.join(*"abcdef")
+    swarm.silent = {*"abcdef"}
+    probing = asyncio.create_task(swarm.probe())
+    await until(lambda: bool(swarm.rounds))
+    swarm.silent = {"f"}
+    await swarm.goodbye("f")
+    for peer in "abcde":
+        await swarm.finish(peer, swarm.rounds[0])
+    await probing
+    assert not any(swarm.state.links.known("f", other) for other in "abcde")
+    swarm.silent = set()
+    await swarm.join("f")
+    assert "f" in swarm.state.links.untried("abcdef")
+    await swarm.probe()
+    assert any(swarm.state.links.gbps("f", other) for other in "abcde")
+
+
 async def test_what_slow_lines_carry_in_all_is_measured_once_after_the_links(swarm: Swarm) -> None:
     swarm.gbps = {frozenset(pair): 0.1 for pair in itertools.combinations("abc", 2)}
     await swarm.join("a", "b", "c")

@@ -42,7 +42,7 @@ class LinkMeasuring:
 
     async def recall(self, peers: Collection[str]) -> None:
         """Take over what `peers` have measured for an earlier process of this coordinator, or for another one."""
-        await self._read_all(peers, self._links.reported)
+        await self._read_all(peers, self._links.recalled)
         self._links.estimate_lines([*peers])
 
     async def probe(
@@ -156,8 +156,11 @@ class LinkMeasuring:
         as they are known."""
         after = tuple(following) if quick else ()
         turn = ProbeRound(id=_now(), pairs=tuple(pairs), quick=quick, echoes=dict(echoes), next=after, **places)
+        here = {peer: self._links.departures(peer) for pair in pairs for peer in pair if self._is_online(peer)}
         await self._have_probed(turn)
-        self._links.tried(pairs)
+        # Who was away meanwhile was not tried, and may be reached once it is back.
+        stayed = {peer for peer, before in here.items() if self._links.departures(peer) == before}
+        self._links.tried([pair for pair in pairs if stayed.issuperset(pair)])
 
     async def _have_probed(self, turn: ProbeRound) -> None:
         """Ask for a round of measurements, and wait until the peers that are there have reported what they found, for
@@ -170,11 +173,14 @@ class LinkMeasuring:
 
     async def _until_reported(self, peers: Collection[str], number: int, limit: float, what: str) -> None:
         def awaited(peer: str) -> bool:
-            member = self._members.get(peer)
-            return member is not None and member.online and self._links.requests.awaits(peer, number)
+            return self._is_online(peer) and self._links.requests.awaits(peer, number)
 
         if not await self._state.wait(lambda: not any(map(awaited, peers)), limit):
             log.warning("Measuring %s took %.0f s, and goes on without those that have not answered.", what, limit)
+
+    def _is_online(self, peer: str) -> bool:
+        member = self._members.get(peer)
+        return member is not None and member.online
 
     async def _read_all(self, peers: Collection[str], take: Callable[[str, LinkReport], None]) -> None:
         """Look up once what `peers` have published of their links, and have it taken.

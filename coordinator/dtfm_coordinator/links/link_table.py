@@ -62,15 +62,19 @@ class LinkTable:
         """Gbit/s of links that carry that at least: their ends' lines were shared while they were measured."""
         self._shared: set[frozenset[str]] = set()
         """Pairs whose last measurement shared a line."""
-        self._confirmed: dict[Pair, float] = {}
-        """Gbit/s of links that both ends have measured, one after the other, or that the other end has seen while one
-        measured."""
+        self._confirmed: dict[Pair, tuple[float, str]] = {}
+        """Gbit/s of links that an end has seen while the other measured, and which end that was; "": both have measured
+        that, one after the other."""
         self.requests = ProbeRequests()
 
     def tried(self, pairs: Sequence[Pair]) -> None:
         """These pairs were asked to measure; those of which no report comes count as unable to talk."""
         self._tried |= {frozenset(pair) for pair in pairs}
         self.changes += 1
+
+    def departures(self, peer: str) -> int:
+        """Return how often a peer has left."""
+        return self._gone[peer]
 
     def forget(self, peer: str) -> None:
         """A peer left; if it returns, its links may be others."""
@@ -87,7 +91,7 @@ class LinkTable:
         self.limits.forget(peer)
         self._claims.forget(peer)
         self._met_fastest.discard(peer)
-        self._confirmed = {pair: gbps for pair, gbps in self._confirmed.items() if peer not in pair}
+        self._confirmed = {pair: seen for pair, seen in self._confirmed.items() if peer not in pair}
         self.requests.forget(peer)
 
     def forget_pair(self, sender: str, receiver: str) -> Callable[[], None]:
@@ -159,6 +163,8 @@ class LinkTable:
             self.limits.reported(reporter, report.limits)
         self.changes += 1
         for peer, link in report.links.items():
+            if peer == reporter:
+                continue
             source, last = self._source.get(frozenset((reporter, peer)), (reporter, 0))
             if source != reporter and link.round < last:
                 continue
@@ -173,6 +179,18 @@ class LinkTable:
                     self._ways.pop(pair, None)
                 else:
                     self._ways[pair] = link.way
+
+    def recalled(self, reporter: str, record: LinkReport) -> None:
+        """Take over what a peer says that it has measured for an earlier process of this coordinator, or for another
+        one, which alone knows whether it was asked. Where both ends tell of a link, the less counts; whatever is
+        measured from now on counts more."""
+        links = {}
+        for peer, link in record.links.items():
+            source, _ = self._source.get(frozenset((reporter, peer)), (reporter, 0))
+            told = sum(self._gbps.get(pair, 0.0) for pair in ((reporter, peer), (peer, reporter)))
+            if source == reporter or link.sent_gbps + link.received_gbps < told:
+                links[peer] = link.model_copy(update={"round": 0})
+        self.reported(reporter, record.model_copy(update={"links": links}))
 
     def carried(self, seen: Mapping[Pair, float]) -> dict[Pair, float]:
         """Return what links that nobody has measured carry at least: as they were looked at beside other traffic, or of
@@ -200,7 +218,12 @@ class LinkTable:
         """Those of `pairs` whose rates are too good to be believed of one end alone, as `link_claims.doubtful`."""
         failing = {frozenset(link) for link in self._failing}
         measured = {link: gbps for link, gbps in self._gbps.items() if frozenset(link) not in failing}
-        return doubtful(pairs, measured, self._source, self._confirmed)
+        confirmed = {
+            link: gbps
+            for link, (gbps, by) in self._confirmed.items()
+            if by != self._source.get(frozenset(link), ("", 0))[0] or not by  # nobody confirms what it tells itself
+        }
+        return doubtful(pairs, measured, self._source, confirmed)
 
     def contradicted(self, pair: Pair, claimed: Sequence[float]) -> bool:
         """Whether the second of `pair` has told much more of their link than the first has measured since; if so, it is
@@ -212,7 +235,7 @@ class LinkTable:
         found = self._gbps.get(pair), self._gbps.get(pair[::-1])
         if not any(now is not None and contradicts(told, now) for told, now in zip(claimed, found, strict=True)):
             both = zip((pair, pair[::-1]), claimed, found, strict=True)
-            self._confirmed |= {link: min(told, now) for link, told, now in both if now is not None}
+            self._confirmed |= {link: (min(told, now), "") for link, told, now in both if now is not None}
             return False
         self._claims.contradicted(pair[1])
         self.limits.doubt(pair)
@@ -257,7 +280,7 @@ class LinkTable:
         link = result.link
         other = self.requests.watched(peer, result.round) if link is not None else None
         if other is not None and link is not None:
-            self._confirmed |= {(peer, other): link.sent_gbps, (other, peer): link.received_gbps}
+            self._confirmed |= {(peer, other): (link.sent_gbps, peer), (other, peer): (link.received_gbps, peer)}
             return
         wanted = self.requests.echoes_of(peer, result.round)
         found = self.requests.take(peer, result)
