@@ -393,3 +393,21 @@ def test_a_peer_that_was_sent_away_is_gone_until_it_comes_back_in_another_sessio
     members.reported("a", report("two"))
     members.listed({"a": PROFILE.model_copy(update={"session": "two"})})
     assert ready(members) == ["a", "b"]
+
+
+def test_who_never_gets_ready_keeps_nobody_out_for_long() -> None:
+    clock = Clock()
+    members = Members(clock)
+    members.listed({"a": PROFILE, "b": PROFILE})
+    members.reported("a", report())
+    clock.now += 10 * TIMEOUTS.arrival
+    members.reported("never", report(state="measuring"))
+    for _ in range(int(TIMEOUTS.arrival)):
+        for peer in "ab":
+            members.reported(peer, report())
+        members.reported("never", report(state="measuring"))
+        assert members.newcomers({"a"}) == []
+        clock.now += 1.0
+    members.reported("b", report())
+    members.reported("never", report(state="measuring"))
+    assert members.newcomers({"a"}) == ["b"]

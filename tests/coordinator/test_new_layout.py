@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dtfm_coordinator.leader.new_layout import RESTLESS
 from dtfm_coordinator.leader.planner import UnmeasuredLinks
 from dtfm_protocol.control.messages import ProbeRound
 from dtfm_protocol.discovery.records import Link, LinkReport
@@ -181,6 +182,25 @@ async def test_of_four_three_find_out_what_their_lines_carry_before_the_last_com
     await until(lambda: waiting.done() or "4 of" in swarm.phases[-1].text)
     assert fanned(swarm.rounds[rounds:]) == later
     waiting.cancel()
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+async def test_who_comes_and_goes_all_the_time_holds_nobody_up_for_long(tmp_path: Path, is_first: bool) -> None:
+    swarm = Swarm(tmp_path, timeouts=TIMEOUTS)
+    await swarm.trains("a", "b", "restless")
+    swarm.state.plan = None if is_first else swarm.state.plan
+    waiting, passed = asyncio.create_task(swarm.layout()), 0.0
+    calm = TIMEOUTS.settle if is_first else TIMEOUTS.settle_in_run
+    while not swarm.planned:
+        assert passed <= (RESTLESS + 1) * calm
+        for peer in "ab":
+            await swarm.report(peer)
+        await swarm.report("restless", leaving=passed % calm < calm / 2)
+        await swarm.clock.advance(calm / 2)
+        await asyncio.sleep(0.005)
+        passed += calm / 2
+    assert passed > RESTLESS * calm - calm
+    assert {"a", "b"} <= {*ids_of(await waiting)}
 
 
 async def test_who_comes_while_it_settles_is_planned_for_too(tmp_path: Path) -> None:

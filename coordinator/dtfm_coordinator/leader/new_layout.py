@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Awaitable, Callable, Collection, Iterator
 
 from dtfm_coordinator.allocator.foundations.shapes import NotEnoughNodes
@@ -22,6 +23,10 @@ from dtfm_protocol.view.view import View
 
 MOST_HERE = 0.75
 """Share of the nodes that are waited for that must be here for their links to be measured as if they were all."""
+
+RESTLESS = 40
+"""Times the calm that is waited for, for which it is waited for at most once there are enough: who comes and goes all
+the time would hold everybody up."""
 
 
 class LayoutMaker:
@@ -129,7 +134,7 @@ class LayoutMaker:
             why: what fewer nodes lack beside their number, for people; "": nothing.
         """
         is_first, clock = self._state.plan is None, self._state.clock
-        ready, since = frozenset[str](), clock.now()
+        ready, since, enough = frozenset[str](), clock.now(), math.inf
         while True:
             members = self._members.ready()
             if (there := frozenset(member.peer for member in members)) != ready:
@@ -138,6 +143,7 @@ class LayoutMaker:
                 continue
             if is_first and await self._rehearse(members, needed):
                 continue
+            enough = min(enough, clock.now()) if len(members) >= needed else math.inf
             if len(members) < needed:
                 text = self._members.waiting_for(needed)
                 await self._say("waiting", why or text)
@@ -154,7 +160,7 @@ class LayoutMaker:
                 return {member.peer for member in self._members.ready()} != ready
 
             calm = self._timeouts.settle if is_first else self._timeouts.settle_in_run
-            left = since + calm * (4 if busy else 1) - clock.now()
+            left = min(since + calm * (4 if busy else 1), enough + RESTLESS * calm) - clock.now()
             if left <= 0 or not await self._state.wait(moved, left):
                 return self._members.ready()
 

@@ -30,6 +30,8 @@ class Member:
     """Clock's seconds when its last report came."""
     kicked: str = ""
     """Session in which the owner has sent it away; "" where it was not."""
+    came: float = 0.0
+    """Clock's seconds when its session was heard of first."""
     suspected: float = 0.0
     """Clock's seconds when another peer last reported it as gone."""
 
@@ -93,7 +95,7 @@ class Members:
         if not presence.online and member.online and presence.session != member.session:
             return  # the last will of a session that this peer has since replaced
         if presence.session != member.session:
-            member.report = None
+            member.report, member.came = None, self._clock()
         member.session, member.online = presence.session, presence.online
         if presence.online:
             member.name, member.said_version = presence.name, presence.version
@@ -107,6 +109,8 @@ class Members:
             return False
         if member.session and report.session != member.session and member.online:
             return False  # of a session that is over
+        if report.session != member.session:
+            member.came = self._clock()
         before, member.report = member.report, report
         member.session, member.online = report.session, True
         member.heard = self._clock()
@@ -192,13 +196,15 @@ class Members:
         return [member.peer for member in self.online() if member.is_paused and (peers is None or member.peer in peers)]
 
     def settled(self) -> list[str]:
-        """Return the peers that are ready; none as long as others are still coming: they arrive in bursts."""
+        """Return the peers that are ready; as long as others are still coming, those alone that came a while ago: peers
+        arrive in bursts, and who never gets ready keeps nobody out."""
         coming = any(
             m.report is None or not m.is_listed or m.report.state == "measuring"
             for m in self.heard()
             if not self.is_unfit(m)
         )
-        return [] if coming else [member.peer for member in self.ready()]
+        came = self._clock() - (TIMEOUTS.arrival if coming else 0.0)
+        return [member.peer for member in self.ready() if member.came <= came]
 
     def newcomers(self, known: Collection[str]) -> list[str]:
         """Return the settled peers that are not among `known`, sorted."""

@@ -105,6 +105,9 @@ class Timeouts:
     settle: float = 1.5
     """Time in which nobody must have joined or left before the first plan, four times as long while somebody there is
     not ready: volunteers arrive in bursts."""
+    arrival: float = 60.0
+    """Time since it came after which a node that is ready is made use of, though others are not ready yet: before that
+    they may be of one burst, and are measured together."""
     settle_in_run: float = 0.2
     """Time in which nobody must have joined or left before a plan in the middle of a run, where everyone waits, and who
     is there is known: no longer than `settle`."""
