@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 
 from dtfm_coordinator.leader.change_cost import step_patience
-from dtfm_coordinator.leader.comparison import SENDERS_TELL
+from dtfm_coordinator.leader.comparison import MEASURED, SENDERS_TELL
 from dtfm_coordinator.leader.plan_watch import TRUSTED_SECONDS
 from dtfm_coordinator.links.link_degradation import SECONDS as LINK_SECONDS
 from dtfm_protocol.discovery.records import Limits
 from dtfm_protocol.plan.plan import Cost, Plan
-from tests.coordinator.peers import LAYERS, plan_of
+from tests.coordinator.peers import LAYERS, plan_of, until
 from tests.coordinator.watching_peers import Led, led
+from tests.harness.manual_clock import settle
 
 __all__ = ["led"]  # a fixture
 
@@ -226,3 +227,21 @@ async def test_only_where_a_link_fails_is_a_step_given_up(led: Led) -> None:
     await led.fails()
     assert not await led.kept(await led.change())
     assert await led.comparison.patience(plan, found) == 0.0
+
+
+async def test_a_newcomer_that_does_not_answer_keeps_nobody_from_doing_without_a_link_that_fails(led: Led) -> None:
+    await led.trains("a", "b", "c")
+    led.silent = {"mute"}
+    await led.join("mute")
+    change = await led.change()
+    assert led.state.plan is not None
+    looking = asyncio.create_task(led.comparison.better(led.state.plan, change))
+    await until(lambda: any("mute" in pair for turn in led.rounds for pair in turn.pairs) or looking.done())
+    for second in range(int(MEASURED) + 2):
+        await led.waits(1.0)
+        await led.report("mute")
+        await led.fails()
+        await settle()
+        assert looking.done() == (second + 1 > MEASURED)
+    assert await looking is None
+    assert led.watch.failing() == {("a", "b"): 0.1}, "that is looked into next"

@@ -22,6 +22,8 @@ from dtfm_protocol.process.timeouts import TIMEOUTS
 SENDERS_TELL = 4.0
 """Seconds within which senders would tell of a link that fails, once receivers have: two seconds in which it is busy
 (`BUSY_SECONDS` of dtfm_node.engine.send_rates), where it is so half of the time."""
+MEASURED = 20.0
+"""Seconds after which measuring is broken off for links that fail: whoever answers is measured by then."""
 
 
 class Comparison:
@@ -83,7 +85,14 @@ class Comparison:
         before = {pair: self._state.links.gbps(*pair) for pair in failing}
         members = self._state.members.ready()
         anew = self._watch.suspects() | failing.keys()
-        if not await self._state.unless(broken, self._layout_maker.probe(members, anew, busy=plan.peers)):
+        begun = self._state.clock.now()
+
+        def urgent() -> bool:
+            # Who comes, and does not answer, keeps nobody from doing without a link that fails.
+            is_long = self._state.clock.now() > begun + MEASURED
+            return broken() or (is_long and not failing and bool(self._watch.failing()))
+
+        if not await self._state.unless(urgent, self._layout_maker.probe(members, anew, busy=plan.peers)):
             return None  # who is gone must not wait until links are measured, which may take minutes
         if not await self._hears_all(plan, broken):
             return None
