@@ -12,6 +12,7 @@ from dtfm_coordinator.leader.planner import Planner, UnmeasuredLinks
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.job_file import Checkpointing, Evaluation, Planning, Training, Wire
 from dtfm_protocol.job.resolved_job import Corpus, ResolvedJob, Shard
+from dtfm_protocol.model.stage_demand import peer_demand
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.view.view import LayerSeconds, NodeView, View
 
@@ -226,8 +227,28 @@ def test_a_forced_plan_whose_in_flight_numbers_memory_does_not_hold_is_refused_i
             assert for_job(forced).plan(view).pacing is not None
             continue
         with pytest.raises(
-            UserError, match=r"a would keep 4 micro-batches in flight, which takes .* lower pacing"
+            UserError, match=r"a would keep 4 micro-batches in flight, which takes .*: lower pacing"
         ) as no:
+            for_job(forced).plan(view)
+        assert "\n" not in str(no.value)
+
+
+def test_a_forced_plan_by_which_one_sums_more_than_it_has_memory_for_is_refused_in_one_line() -> None:
+    resolved, routes = job(), [[peer] for peer in ("one", "two", "three", "one")]
+    parts = {"stages": [[65_536, 0, 0]]}
+    forced = Plan.model_validate({"stages": [[0, 4]], "routes": routes, "parts": parts})
+    demand = requirements(resolved.config, resolved.training)
+    needed = memory_needed(forced, demand)
+    assert needed["one"] > needed["two"]
+    for peer in forced.peers:
+        assert peer_demand(resolved.config, resolved.training, forced, peer).total == needed[peer]
+    for short in (0, 1):
+        nodes = tuple(node.model_copy(update={"memory_bytes": needed["one"] - short}) for node in VIEW.nodes)
+        view = VIEW.model_copy(update={"nodes": nodes})
+        if not short:
+            assert for_job(forced).plan(view).parts is not None
+            continue
+        with pytest.raises(UserError, match=r"a would keep .* with what it sums .*: have it sum less") as no:
             for_job(forced).plan(view)
         assert "\n" not in str(no.value)
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from dtfm_coordinator.allocator.all_reduces.sized_parts import LEAST_TIMES, MOST_TIMES, by_links, sizings, whole_parts
 from dtfm_coordinator.allocator.allocate import allocate
+from dtfm_coordinator.allocator.problem.model_demand import memory_needed
 from dtfm_coordinator.allocator.workload import Workload, predict
 from dtfm_protocol.job.job_file import Planning
 from dtfm_protocol.plan.plan import Plan
@@ -23,6 +24,11 @@ SPEED = LayerSeconds(forward=0.01, backward=0.02)
 def alone(view: View) -> Plan:
     """Data parallel alone, one micro-batch each."""
     return Plan(stages=((0, DEMAND.layers),), routes=tuple((peer,) for peer in view.ids))
+
+
+def alone_of(names: str) -> Plan:
+    """The same of peers by name."""
+    return Plan(stages=((0, DEMAND.layers),), routes=tuple((peer,) for peer in names))
 
 
 def work_of(view: View, parts: str = "auto") -> Workload:
@@ -67,6 +73,22 @@ def test_who_is_in_the_middle_sums_all_where_there_is_little_to_sum() -> None:
     (one,) = reductions(plan, tied=False)
     assert one.owners == (0,)
     assert predict(view, work_of(view), alone(view)).cost.data_parallel > cost.data_parallel + 0.25
+
+
+@pytest.mark.parametrize("short", [0, 1])
+def test_nobody_sums_more_than_its_memory_holds(short: int) -> None:
+    """Of whoever sums all, both others' gradients come at once."""
+    delay = np.array([[0, 50, 50], [50, 0, 200], [50, 200, 0]], dtype=float)
+    all_of_it = alone_of("abc").model_copy(update={"parts": SummedParts(stages=((WHOLE, 0, 0),))})
+    equal, needed = (memory_needed(plan, DEMAND) for plan in (alone_of("abc"), all_of_it))
+    assert needed["a"] > equal["a"]
+    assert {peer: needed[peer] for peer in "bc"} == {peer: equal[peer] for peer in "bc"}
+    nodes = tuple(NodeView(id=name, layer_seconds=SPEED, memory_bytes=needed["a"] - short) for name in "abc")
+    view = View(nodes=nodes, latency_ms=delay, bandwidth_gbps=np.full((3, 3), 10.0))
+    plan, _ = by_links(view, work_of(view), alone(view))
+    owners = reductions(plan, tied=False)[0].owners
+    assert (owners == (0,)) == (short == 0)
+    assert all(bytes_ <= needed["a"] - short for bytes_ in memory_needed(plan, DEMAND).values())
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -44,6 +44,16 @@ def test_whose_sums_come_to_whom_is_what_their_parents_say(count: int, seed: int
             assert one.children(index, place) == below
 
 
+def test_how_much_comes_at_once_follows_from_parts_and_trees() -> None:
+    four = ("a", "b", "c", "d")
+    assert [Reduction((0,), four).gathers(place) for place in range(4)] == [0.75] * 4
+    assert [Reduction((0,), four, parts=(0, WHOLE, 0, 0)).gathers(place) for place in range(4)] == [0, 3, 0, 0]
+    hub = tuple(tuple(owner if place in {0, owner} else 0 for place in range(4)) for owner in range(4))
+    gathers = [Reduction((0,), four, trees=hub).gathers(place) for place in range(4)]
+    # Of its own part three come to a, of each other part two, and its own sum goes on; to the others comes a's alone.
+    assert gathers == [0.25 * 3 + 3 * 0.25 * (2 + 1), 0.25, 0.25, 0.25]
+
+
 def test_of_many_replicas_each_finds_its_part_at_once() -> None:
     """A table of all would have a million million entries."""
     many = Reduction((0,), tuple(map(str, range(10_000))))

@@ -205,7 +205,7 @@ class Planner:
             update={"idle": tuple(free[len(placeholders) :]), "reason": "forced by --plan", **changes}
         )
         cost = predict(view, self._workload, placed).cost
-        self._check_in_flight(placed, view)
+        self._check_memory(placed, view)
         if not math.isfinite(cost.total):
             raise UnmeasuredLinks(sorted(pair for pair in self._pairs(placed) if _is_shut(view, *pair)))
         return placed.model_copy(update={"cost": as_cost(cost)})
@@ -215,22 +215,23 @@ class Planner:
             one, other = sorted(pair)
             yield one, other
 
-    def _check_in_flight(self, plan: Plan, view: View) -> None:
-        """Check that peers have memory for what a forced plan with a pace of its own keeps in flight.
+    def _check_memory(self, plan: Plan, view: View) -> None:
+        """Check that peers have memory for what a forced plan with a pace, parts or trees of its own takes.
 
         Raises:
             UserError: one has not.
         """
-        if plan.pacing is None:
+        if plan.pacing is None and plan.parts is None and plan.trees is None:
             return
         offered = {node.id: node.memory_bytes for node in view.nodes}
         for peer, needed in memory_needed(plan, self._workload.demand, apart_of(view.nodes)).items():
             memory = offered[peer]
             if memory is not None and needed > memory:
                 kept = most_in_flight(actions_of(plan, peer))
+                less = "lower pacing.in_flight and kept" if plan.pacing else "have it sum less by parts and trees"
                 raise UserError(
-                    f"--plan: {short(peer)} would keep {kept} micro-batches in flight, which takes "
-                    f"{bytes_in_words(needed)}, and offers {bytes_in_words(memory)}: lower pacing.in_flight and kept"
+                    f"--plan: {short(peer)} would keep {kept} micro-batches in flight, which takes with what it sums "
+                    f"{bytes_in_words(needed)}, and offers {bytes_in_words(memory)}: {less}"
                 )
 
 

@@ -6,7 +6,8 @@ they call nothing and work on numbers alone, so that it can compile these very f
 
 from dtfm_protocol.checkpoint.state_slots import WEIGHT, StateTable
 from dtfm_protocol.job.job_file import CodecName, Precision, Training
-from dtfm_protocol.plan.reductions import BUCKET_BYTES, BUCKETS_UNDER_WAY
+from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.plan.reductions import BUCKET_BYTES, BUCKETS_UNDER_WAY, reductions
 from dtfm_protocol.wire.codec_sizes import FED_BACK
 
 FEEDBACK_BYTES_PER_PARAMETER = 4
@@ -54,6 +55,25 @@ def reduction_bytes(parameters: float) -> float:
     """Return the bytes that a reduction of the gradients of so many parameters takes beside them; along trees it has
     as many bytes under way, of more and smaller buckets."""
     return min(COPIES_OF_A_BUCKET * GRADIENT_BYTES_PER_PARAMETER * parameters, 1.0 * MOST_REDUCTION_BYTES)
+
+
+def gathered_beside(plan: Plan, peer: str, trained: int, tied: int) -> int:
+    """Return the bytes that a peer takes, beside `reduction_bytes`, as it has more than a bucket of others' sums of
+    gradients at once: it sums a large part, or much comes to it along trees (`Reduction.gathers`).
+
+    Args:
+        trained: parameters of its stage that are trained.
+        tied: those of them that first and last stage share; 0: there are none in the job.
+    """
+    if plan.parts is None and plan.trees is None:
+        return 0
+    more = 0.0
+    for one in reductions(plan, tied=tied > 0):
+        if peer in one.holders:
+            under_way = GRADIENT_BYTES_PER_PARAMETER * (tied if one.is_shared else trained)
+            gathers = one.gathers(one.holders.index(peer))
+            more += max(0.0, gathers - 1.0) * min(under_way, BUCKETS_UNDER_WAY * BUCKET_BYTES)
+    return int(more)
 
 
 def stage_bytes(

@@ -1,6 +1,6 @@
 """The demand on the memory of whoever trains a stage of a job, by the rule that the allocator plans with."""
 
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 from dtfm_protocol.checkpoint.state_slots import WEIGHT, state_table
@@ -10,6 +10,7 @@ from dtfm_protocol.model.memory_model import (
     BOUNDARY_BYTES_PER_VALUE,
     COPY_BYTES_PER_PARAMETER,
     FEEDBACK_BYTES_PER_PARAMETER,
+    gathered_beside,
     has_fp32_base,
     layer_kept_bytes,
     makes_copies,
@@ -124,7 +125,7 @@ def peer_demand(
     if index is None or plan.layers != sizes.layers:
         raise ValueError(f"a plan of {plan.layers} layers for a model of {sizes.layers}, or without {peer}")
     actions = actions_of(plan, peer)
-    return layers_demand(
+    demand = layers_demand(
         config,
         training,
         plan.stages[index],
@@ -134,6 +135,11 @@ def peer_demand(
         reduced=plan.wire.gradients if len(plan.replicas(index)) > 1 else None,
         apart=apart,
     )
+    frozen, (first, end) = frozen_sizes(config, training), plan.stages[index]
+    trained = sizes.stage_parameters(first, end) + frozen.added_to(first, end) - frozen.of_stage(first, end)
+    is_tied = sizes.tied_parameters > 0 and not frozen.head
+    more = gathered_beside(plan, peer, trained, sizes.tied_parameters if is_tied else 0)
+    return replace(demand, gradients=demand.gradients + more)
 
 
 def smallest_stage_bytes(config: dict[str, Any], training: Training, *, apart: bool = False) -> int:

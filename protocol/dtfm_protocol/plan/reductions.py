@@ -129,6 +129,15 @@ class Reduction:
         below = [at for child in self.children(index, place) for at in self.summed(index, child)]
         return tuple(sorted([place, *below]))
 
+    def gathers(self, place: int) -> float:
+        """Return how many times what is summed in all the holder in `place` has at once of others' sums, and of its own
+        that goes on: less than one where all sum equal parts, more where one sums more, or much comes along trees."""
+        gathered = 0.0
+        for index, share in enumerate(self.amounts(1.0)):
+            below = len(self.children(index, place))
+            gathered += share * (below + (below > 0 and index != place))
+        return gathered
+
     def part_codec(self, index: int, place: int) -> CodecName:
         """Return the codec in which the holder in `place` sends its sum of part `index`: sums of several go on in
         fp32, so that each number is rounded once on the way, and once as a total."""

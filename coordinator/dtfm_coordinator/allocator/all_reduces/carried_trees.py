@@ -2,6 +2,7 @@
 
 from dtfm_coordinator.allocator.all_reduces.chosen_trees import laid, with_trees
 from dtfm_coordinator.allocator.all_reduces.sized_parts import by_links
+from dtfm_coordinator.allocator.problem.model_demand import has_memory_to_sum
 from dtfm_coordinator.allocator.simulator.predicted_seconds import PredictedSeconds
 from dtfm_coordinator.allocator.workload import Workload, predict
 from dtfm_protocol.plan.plan import Plan
@@ -23,7 +24,7 @@ def summed_likewise(view: View, work: Workload, before: Plan, plan: Plan) -> tup
         return plan, cost
     kept = carried(before, plan)
     took = predict(view, work, kept).cost
-    if took.total < cost.total:
+    if took.total < cost.total and has_memory_to_sum(kept, work.demand, view.nodes):
         plan, cost = kept, took
     bare = [stage for stage in range(len(plan.stages)) if plan.trees is None or not plan.trees.stages[stage]]
     return with_trees(view, work, plan, cost, bare)

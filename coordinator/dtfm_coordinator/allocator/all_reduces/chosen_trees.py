@@ -18,7 +18,7 @@ from dtfm_coordinator.allocator.all_reduces.tree_shapes import direct, shapes
 from dtfm_coordinator.allocator.foundations.links import Links
 from dtfm_coordinator.allocator.foundations.side_by_side import all_cores, side_by_side
 from dtfm_coordinator.allocator.problem.bucket_cut import BucketCut, buckets_of
-from dtfm_coordinator.allocator.problem.model_demand import reduced_bytes
+from dtfm_coordinator.allocator.problem.model_demand import has_memory_to_sum, reduced_bytes
 from dtfm_coordinator.allocator.simulator.fast_reduction import Cuts, Lines, reduced_at
 from dtfm_coordinator.allocator.simulator.predicted_seconds import PredictedSeconds
 from dtfm_coordinator.allocator.workload import Workload, predict
@@ -88,7 +88,8 @@ def with_trees(
         without, seconds = laid_along(fewer)
         if seconds.total <= (1 + ALIKE) * took.total:
             kept, tried, took = fewer, without, seconds
-    return (tried, took) if took.total < (1 - WORTH) * cost.total else (plan, cost)
+    is_better = took.total < (1 - WORTH) * cost.total and has_memory_to_sum(tried, work.demand, view.nodes)
+    return (tried, took) if is_better else (plan, cost)
 
 
 def _is_fit(links: Links, one: Reduction) -> bool:

@@ -26,7 +26,7 @@ from scipy.optimize import linprog
 from scipy.sparse import coo_array
 
 from dtfm_coordinator.allocator.foundations.links import Links
-from dtfm_coordinator.allocator.problem.model_demand import reduced_bytes
+from dtfm_coordinator.allocator.problem.model_demand import has_memory_to_sum, reduced_bytes
 from dtfm_coordinator.allocator.simulator.fast_all_reduce import OWN, TIED
 from dtfm_coordinator.allocator.simulator.predicted_seconds import PredictedSeconds
 from dtfm_coordinator.allocator.simulator.simulated_timeline import Simulation
@@ -72,7 +72,9 @@ def sizings(view: View, work: Workload, plan: Plan, ends: Mapping[str, float]) -
             else:
                 own[one.stages[0]] = parts
         if shared or any(own):
-            yield plan.model_copy(update={"parts": SummedParts(stages=tuple(own), shared=shared)})
+            sized = plan.model_copy(update={"parts": SummedParts(stages=tuple(own), shared=shared)})
+            if has_memory_to_sum(sized, work.demand, view.nodes):
+                yield sized
 
 
 def by_links(view: View, work: Workload, plan: Plan, least: float = np.inf) -> tuple[Plan, PredictedSeconds]:

@@ -1,5 +1,6 @@
 """Demand of a model on the peers that serve its stages: parameters, memory, messages, gradients."""
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -8,7 +9,7 @@ from typing import NamedTuple
 from dtfm_protocol.checkpoint.state_slots import ADAMW, StateTable
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.job_file import CodecName, Precision, Wire
-from dtfm_protocol.model.memory_model import BOUNDARY_BYTES_PER_VALUE, makes_copies, stage_bytes
+from dtfm_protocol.model.memory_model import BOUNDARY_BYTES_PER_VALUE, gathered_beside, makes_copies, stage_bytes
 from dtfm_protocol.model.stage_compute import stage_compute
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.plan.reductions import Reduction
@@ -362,9 +363,25 @@ def memory_needed(plan: Plan, demand: ModelDemand, apart: Collection[str] = ()) 
             reduced=plan.wire.gradients if len(plan.replicas(stage)) > 1 else None,
             apart=peer in apart,
         )
+        + _gathered(plan, demand, peer, stage)
         for stage, layer_range in enumerate(plan.stages)
         for peer in plan.replicas(stage)
     }
+
+
+def _gathered(plan: Plan, demand: ModelDemand, peer: str, stage: int) -> int:
+    """Return what `peer`, which serves `stage`, takes beside what the search counts, as `gathered_beside`."""
+    return gathered_beside(plan, peer, demand.trained(*plan.stages[stage]), demand.trained_tied_parameters)
+
+
+def has_memory_to_sum(plan: Plan, demand: ModelDemand, nodes: Sequence[NodeView]) -> bool:
+    """Return whether each peer of `plan`, which fits without its parts and trees, offers the memory for them."""
+    stages = range(len(plan.stages))
+    if not any(_gathered(plan, demand, peer, stage) for stage in stages for peer in plan.replicas(stage)):
+        return True
+    offered = {node.id: node.memory_bytes for node in nodes if node.memory_bytes is not None}
+    needed = memory_needed(plan, demand, apart_of(nodes))
+    return all(bytes_ <= offered.get(peer, math.inf) for peer, bytes_ in needed.items())
 
 
 def host_memory_needed(plan: Plan, demand: ModelDemand, apart: Collection[str]) -> dict[str, int]:
