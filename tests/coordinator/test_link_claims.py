@@ -145,7 +145,9 @@ def test_of_few_each_is_measured_by_others_too(count: int) -> None:
 
 
 @pytest.mark.parametrize("order", ["a liar", "liar a"])
-def test_after_a_restart_the_less_counts_of_what_both_ends_have_kept_and_then_what_is_measured(order: str) -> None:
+def test_after_a_restart_nobody_contradicts_what_the_other_end_has_kept_and_then_counts_what_is_measured(
+    order: str,
+) -> None:
     """Nobody knows any more who was asked, and a liar may number its rounds as it likes."""
     links = LinkTable()
     kept = {
@@ -157,6 +159,16 @@ def test_after_a_restart_the_less_counts_of_what_both_ends_have_kept_and_then_wh
     assert (links.gbps("a", "liar"), links.gbps("liar", "a")) == (0.01, 0.02)
     tell(links, "a", "liar", 0.5)
     assert links.gbps("a", "liar") == 0.5
+
+
+@pytest.mark.parametrize("order", ["a b", "b a"])
+def test_after_a_restart_the_newer_counts_of_what_both_ends_have_kept(order: str) -> None:
+    links = LinkTable()
+    for peer in order.split():
+        other, gbps, number = ("b", 0.2, 8) if peer == "a" else ("a", 0.1, 7)
+        link = Link(round_trip_ms=20.0, sent_gbps=gbps, received_gbps=gbps, round=number)
+        links.recalled(peer, LinkReport(links={other: link}))
+    assert links.gbps("a", "b") == links.gbps("b", "a") == 0.2
 
 
 def test_a_link_of_a_peer_to_itself_is_none() -> None:

@@ -464,3 +464,29 @@ async def test_a_fetch_that_is_given_up_leaves_no_stream_open(swarm: Swarm) -> N
     fetching.cancel()
     await asyncio.wait([fetching])
     await asyncio.wait_for(closed.wait(), 30)
+
+
+@pytest.mark.parametrize("lie", ["shape", "pieces"])
+async def test_who_answers_late_gives_what_a_quick_source_does_not(swarm: Swarm, lie: str) -> None:
+    """The quick one offers what is certified, in another shape, or gives none of it."""
+    wanted = state("a")
+    quick, late, goes_on = Source(wanted), Source(wanted), asyncio.Event()
+    if lie == "shape":
+        quick.entries = {key: entry.model_copy(update={"shape": (1, 1)}) for key, entry in quick.entries.items()}
+    else:
+        quick.gate = asyncio.Event()
+
+    async def later(mark: Mark) -> dict[str, TensorEntry]:
+        await goes_on.wait()
+        return late.entries
+
+    late.catalogue = later  # type: ignore[method-assign]
+    await swarm.add("quick", quick)
+    await swarm.add("late", late)
+    swarm.late = 0.05
+    fetching = asyncio.create_task(swarm.fetch(wanted, "quick", "late", parts=[part_of(wanted)]))
+    await asyncio.sleep(0.2)
+    assert not fetching.done()
+    goes_on.set()
+    assert (await fetching).sources == {"late"}
+    assert swarm.has(wanted)

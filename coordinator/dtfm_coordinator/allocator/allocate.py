@@ -20,7 +20,7 @@ from dtfm_coordinator.allocator.foundations.compiled import compiling
 from dtfm_coordinator.allocator.foundations.search_budget import CUT_SHORT, DEFAULT_SEARCH_SECONDS, Budget
 from dtfm_coordinator.allocator.foundations.shapes import Shape, feasible_shapes, shape_words
 from dtfm_coordinator.allocator.foundations.side_by_side import all_cores
-from dtfm_coordinator.allocator.paced_plan import most_kept, tightened
+from dtfm_coordinator.allocator.paced_plan import in_flight_of, most_kept, paced, tightened
 from dtfm_coordinator.allocator.plan_in_force import InForce
 from dtfm_coordinator.allocator.problem.model_demand import ModelDemand
 from dtfm_coordinator.allocator.problem.moving_cost import moving_seconds, standing
@@ -31,7 +31,7 @@ from dtfm_coordinator.allocator.search.promising_shapes import ranked
 from dtfm_coordinator.allocator.search.starts import at_random, every, in_order, near_by_message, placements, starts
 from dtfm_coordinator.allocator.simulator.predicted_seconds import PredictedSeconds
 from dtfm_coordinator.allocator.why_no_plan import why_no_plan
-from dtfm_coordinator.allocator.workload import Workload, as_cost, is_soon_predicted, pose
+from dtfm_coordinator.allocator.workload import Workload, as_cost, is_soon_predicted, pose, predict
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.job_file import Planning
 from dtfm_protocol.plan.plan import Plan
@@ -137,7 +137,7 @@ def allocate(
     if work.planning.parts == "auto" and is_soon_predicted(work, chosen.plan):
         plan, cost = with_trees(view, work, chosen.plan, chosen.cost)
         chosen = replace(chosen, plan=plan, cost=cost)
-    plan, cost, reason = _or_stay(work, old, chosen, standstill, _reason(work, chosen, finalists))
+    plan, cost, reason = _or_stay(view, work, old, chosen, standstill, _reason(work, chosen, finalists))
     if in_force is not None and old.plan is None:
         reason += f"; the plan in force cannot go on ({old.over}): state moves for {old.moving(chosen.layout):.3g} s"
     reason += CUT_SHORT if stop() else ""
@@ -262,15 +262,24 @@ def _searched(
     return search
 
 
+def _in_force(view: View, work: Workload, old: InForce) -> float:
+    """Return the seconds of a step of the plan in force by the orders that its peers have made since, as they follow
+    the durations that the view tells."""
+    if old.plan is None or old.plan.pacing is None or not old.plan.follows_durations:
+        return old.seconds
+    return predict(view, work, paced(view, work, old.plan, in_flight_of(old.plan))).cost.total
+
+
 def _or_stay(
-    work: Workload, old: InForce, chosen: Finalist, standstill: float, why: str
+    view: View, work: Workload, old: InForce, chosen: Finalist, standstill: float, why: str
 ) -> tuple[Plan, PredictedSeconds, str]:
     """The chosen plan, or the one in force where moving does not pay back within the horizon; its cost, and why."""
     if old.plan is None:
         return chosen.plan, chosen.cost, why
     move, saved = old.moving(chosen.layout) + standstill, old.seconds - chosen.cost.total
-    is_too_little = chosen.plan.is_placed_as(old.plan) and saved < ORDERS_SAVE * old.seconds
-    if saved * old.horizon <= move or is_too_little:
+    is_alike = chosen.plan.is_placed_as(old.plan)
+    by_orders = _in_force(view, work, old) - chosen.cost.total if is_alike else np.inf
+    if saved * old.horizon <= move or by_orders < ORDERS_SAVE * old.seconds:
         assert old.cost is not None
         return old.plan, old.cost, _kept_because(work, old, chosen, move)
     why += (

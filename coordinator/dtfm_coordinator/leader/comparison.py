@@ -52,6 +52,8 @@ class Comparison:
         self._events = events
         self.is_urgent = False
         """Whether the layout that was found last is to come at once, as a link fails."""
+        self.is_broken_off = False
+        """Whether the change that was looked into last is yet to be, as a link has failed meanwhile."""
 
     async def better(self, plan: Plan, change: Change) -> Plan | None:
         """Return the best layout for the peers that are here now, while training goes on; None if `plan`'s is the best.
@@ -67,7 +69,7 @@ class Comparison:
 
         log.debug("looking for a better division of the work: %s", reason_in_words(change.why))
         horizon = self._watch.horizon(change)
-        self.is_urgent = False
+        self.is_urgent = self.is_broken_off = False
         if change.passing == "links" and self._watch.is_doubted():
             # Senders tell soon whether their kernels see it, too; measuring holds up what goes over that link.
             await self._state.wait(lambda: bool(self._watch.failing()) or broken(), SENDERS_TELL)
@@ -93,7 +95,9 @@ class Comparison:
             return broken() or (is_long and not failing and bool(self._watch.failing()))
 
         if not await self._state.unless(urgent, self._layout_maker.probe(members, anew, busy=plan.peers)):
-            return None  # who is gone must not wait until links are measured, which may take minutes
+            if broken():
+                return None  # who is gone must not wait until links are measured, which may take minutes
+            return await self._around_first(plan, change, horizon, broken)
         if not await self._hears_all(plan, broken):
             return None
         planned: list[Plan] = []
@@ -120,6 +124,19 @@ class Comparison:
         if same and horizon is not None and horizon < self._horizon():
             self._watch.again_after(horizon)
         return None if same else found
+
+    async def _around_first(
+        self, plan: Plan, change: Change, horizon: float | None, broken: Callable[[], bool]
+    ) -> Plan | None:
+        """Return a layout that does without the links that fail now; `change` is looked into after that."""
+        self._watch.forget()
+        self.is_broken_off = True
+        failing = self._watch.failing()
+        found = await self._around(failing, plan, change, horizon, broken)
+        self.is_urgent = found is not None
+        if found is None:
+            self._state.link_watch.excuse(failing.keys())
+        return found
 
     async def _around(
         self,

@@ -318,7 +318,7 @@ class Controller:
         else:
             found = change.layout or await self._better(before, change)
             if found is None:
-                if not self._watch.broken(before):
+                if not self._watch.broken(before) and not self._comparison.is_broken_off:
                     stays = "the work stays divided as it is: nothing better is known for the machines that are here"
                     self._owner.answer_all(PlanWanted, stays)
                 return

@@ -135,15 +135,18 @@ class LayoutMaker:
         """
         is_first, clock = self._state.plan is None, self._state.clock
         ready, since, enough = frozenset[str](), clock.now(), math.inf
+        calm = self._timeouts.settle if is_first else self._timeouts.settle_in_run
         while True:
             members = self._members.ready()
             if (there := frozenset(member.peer for member in members)) != ready:
                 ready, since = there, clock.now()
+            enough = min(enough, clock.now()) if len(members) >= needed else math.inf
+            if clock.now() > enough + RESTLESS * calm and len(known := self._links.acquainted(members)) >= needed:
+                return known
             if is_first and await self._acquaint(members, needed):
                 continue
             if is_first and await self._rehearse(members, needed):
                 continue
-            enough = min(enough, clock.now()) if len(members) >= needed else math.inf
             if len(members) < needed:
                 text = self._members.waiting_for(needed)
                 await self._say("waiting", why or text)
@@ -155,14 +158,13 @@ class LayoutMaker:
                     continue
                 needed = min(needed, len(self._members.ready()))  # links that could not be measured may be well again
             busy = len(self._members.online()) - len(self._members.paused()) > len(ready)
-
-            def moved(ready: frozenset[str] = ready) -> bool:
-                return {member.peer for member in self._members.ready()} != ready
-
-            calm = self._timeouts.settle if is_first else self._timeouts.settle_in_run
             left = min(since + calm * (4 if busy else 1), enough + RESTLESS * calm) - clock.now()
-            if left <= 0 or not await self._state.wait(moved, left):
+            if left <= 0 or not await self._state.wait(self._moved(ready), left):
                 return self._members.ready()
+
+    def _moved(self, there: frozenset[str]) -> Callable[[], bool]:
+        """Return a condition that holds once others are ready than those."""
+        return lambda: {member.peer for member in self._members.ready()} != there
 
     async def _acquaint(self, members: list[Member], needed: int) -> bool:
         """Have what is yet to be known of the links between `members` measured; whether there was anything."""
@@ -182,15 +184,12 @@ class LayoutMaker:
             return False
         self._rehearsed = there
 
-        def moved() -> bool:
-            return {member.peer for member in self._members.ready()} != there
-
         async def rehearse() -> None:
             with contextlib.suppress(UserError):  # whether one fits is seen when all are here
                 if reached := self._links.reachable(members):
                     await self._plans.rehearse(reached)
 
-        await self._state.unless(moved, rehearse())
+        await self._state.unless(self._moved(there), rehearse())
         return True
 
     async def hears_all(self, plan: Plan, unless: Callable[[], bool]) -> bool:

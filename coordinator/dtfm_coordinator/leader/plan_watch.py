@@ -167,13 +167,14 @@ class PlanWatch:
         reason."""
         if self._planner.is_changed:
             return "the owner wants another layout"
-        there, known = self._state.members.settled(), self._state.links
+        here, known = [member.peer for member in self._state.members.ready()], self._state.links
+        unknown = {*known.untried(here), *known.limits.unasked(here)}
         return reason_to_compare(
             self._situation(plan),
             self._considered,
             self.suspects() | self.failing().keys(),
             trusted=self._clock() >= self._again_at,
-            unknown=known.untried(there) or known.limits.unasked(there),
+            unknown=[peer for peer in self._state.members.settled() if peer in unknown],
         )
 
     def look_into(self, plan: Plan) -> Change:

@@ -65,6 +65,8 @@ class LinkTable:
         self._confirmed: dict[Pair, tuple[float, str]] = {}
         """Gbit/s of links that an end has seen while the other measured, and which end that was; "": both have measured
         that, one after the other."""
+        self._recalled: dict[frozenset[str], tuple[str, int]] = {}
+        """Whose word on a pair was recalled, and the round that it names."""
         self.requests = ProbeRequests()
 
     def tried(self, pairs: Sequence[Pair]) -> None:
@@ -92,6 +94,7 @@ class LinkTable:
         self._claims.forget(peer)
         self._met_fastest.discard(peer)
         self._confirmed = {pair: seen for pair, seen in self._confirmed.items() if peer not in pair}
+        self._recalled = {pair: word for pair, word in self._recalled.items() if peer not in pair}
         self.requests.forget(peer)
 
     def forget_pair(self, sender: str, receiver: str) -> Callable[[], None]:
@@ -182,14 +185,19 @@ class LinkTable:
 
     def recalled(self, reporter: str, record: LinkReport) -> None:
         """Take over what a peer says that it has measured for an earlier process of this coordinator, or for another
-        one, which alone knows whether it was asked. Where both ends tell of a link, the less counts; whatever is
-        measured from now on counts more."""
+        one, which alone knows whether it was asked. Where both ends tell of a link, the newer word counts, unless it
+        contradicts the other end's; whatever is measured from now on counts more."""
         links = {}
         for peer, link in record.links.items():
-            source, _ = self._source.get(frozenset((reporter, peer)), (reporter, 0))
-            told = sum(self._gbps.get(pair, 0.0) for pair in ((reporter, peer), (peer, reporter)))
-            if source == reporter or link.sent_gbps + link.received_gbps < told:
-                links[peer] = link.model_copy(update={"round": 0})
+            pair, known = frozenset((reporter, peer)), self._recalled.get(frozenset((reporter, peer)))
+            if known is not None and known[0] != reporter:
+                ways = ((link.sent_gbps, (reporter, peer)), (link.received_gbps, (peer, reporter)))
+                told = [(now, self._gbps.get(way, 0.0)) for now, way in ways]
+                is_too_much = any(contradicts(now, then) for now, then in told)
+                if is_too_much or (link.round < known[1] and not any(contradicts(then, now) for now, then in told)):
+                    continue
+            self._recalled[pair] = reporter, link.round
+            links[peer] = link.model_copy(update={"round": 0})
         self.reported(reporter, record.model_copy(update={"links": links}))
 
     def carried(self, seen: Mapping[Pair, float]) -> dict[Pair, float]:

@@ -4,6 +4,7 @@
   serves where it has the hash of what a plan's sources have
 - `ahead_giving`: giving of the state in training ahead of the plan that needs it: which parameters and gradients go
   when (pure), and the sending
+- `asked_sources`: sources of a state, all asked at once what they have of it
 - `base_weights`: weights that a stage begins with, and those of it that are never trained: from this node's memory,
   else drawn from the job's seed, or read from pieces, which are fetched from whoever has them
 - `catalogue_proof`: proof of catalogues: which sources of a state offer what its replicas have signed, and which lie

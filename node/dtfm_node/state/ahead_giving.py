@@ -145,6 +145,7 @@ class _Giving:
         with self._lock:
             self.is_lost = True
             self._gradients.clear()
+            self._order = self._order._replace(unsent=(), given=(), due=())
 
     async def next(self, compute: Compute) -> list[tuple[Parcel, Bytes]]:
         """Return what is to be sent next; nothing where the peer has all of now."""
@@ -234,7 +235,7 @@ class AheadGiver:
         if len(set(names)) < len(names) or not set(names) <= live.parameters.keys():
             raise Refused("a request for parts of a state in training that are not here")
         waiting = max(LEAST_WAITING, STEPS_WAITING * 4 * sum(live.parameters[name].numel() for name in names))
-        if before := self._givings.pop(peer, None):
+        while before := self._givings.pop(peer, None):
             before[0].end()
             await before[1].close()  # a peer that does not read would keep it for ever
         if waiting + sum(others for _, _, others in self._givings.values()) > self._spare():

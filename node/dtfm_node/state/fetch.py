@@ -2,26 +2,19 @@
 certified, or that they agree on."""
 
 import asyncio
-import math
 from asyncio import FIRST_COMPLETED
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 import torch
 
-from dtfm_node.state.catalogue_proof import CertifiedPart, prove
+from dtfm_node.state.asked_sources import AskedSources
+from dtfm_node.state.catalogue_proof import Catalogues, CertifiedPart, prove
 from dtfm_node.state.piece_requests import PieceRequests, Take
 from dtfm_protocol.checkpoint.manifest import TensorEntry
 from dtfm_protocol.checkpoint.shard import tensor_entry
 from dtfm_protocol.checkpoint.state_slots import StateTable
-from dtfm_protocol.checkpoint.transfers import (
-    CATALOGUE_LIMIT,
-    PIECE_LIMIT,
-    STATE,
-    Catalogue,
-    TransferReply,
-    WantCatalogue,
-)
+from dtfm_protocol.checkpoint.transfers import PIECE_LIMIT, TransferReply
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.identity.keys import short
 from dtfm_protocol.plan.peer_state import Mark
@@ -30,7 +23,7 @@ from dtfm_protocol.process.timeouts import TIMEOUTS
 from dtfm_protocol.wire.stream import Bytes, DataPlane, Stream, read_message, write_message
 
 LATE_SECONDS = 3.0
-"""Many round trips: sources hash what they have, which takes all of them about as long."""
+"""Many round trips: sources hash what they have, which takes many of them about as long."""
 
 
 class Lacking(ConnectionError):
@@ -99,34 +92,39 @@ class Fetch:
             Refused: sources differ in what a tensor of this state is, and nothing certified tells who is right; or
                 those that lie were the only ones.
         """
-        streams: dict[str, Stream] = {}
+        asked = AskedSources(self._plane, self._mark, self._sources, self._catalogue_seconds)
+        answered = asked.answered(lambda: self._are_proven(asked.catalogues), self._late_seconds)
         try:
-            here, catalogues = await asyncio.gather(asyncio.to_thread(_described, self._ahead), self._ask_all(streams))
-            usable = self._compare(catalogues)
+            here, _ = await asyncio.gather(asyncio.to_thread(_described, self._ahead), answered)
+            usable = self._compare(asked.catalogues)
             self._complain(self._wanted - self._agreed.keys())
             for key in [key for key, entry in self._agreed.items() if key in here and _is_same(entry, here[key][0])]:
                 await take(key, self._agreed.pop(key), here[key][1])
                 self._wanted.discard(key)
             self._board.post(self._agreed)
-            await self._pull_all({peer: (streams[peer], keys) for peer, keys in usable.items()}, take)
+            await self._pull_all(usable, asked, take)
         finally:
-            for stream in streams.values():
-                await stream.close()
+            await asked.close()
         self._complain(self._wanted - self._board.done)
         return self.result
 
-    async def _pull_all(self, streams: Mapping[str, tuple[Stream, frozenset[str]]], take: Take) -> None:
+    async def _pull_all(self, usable: Mapping[str, frozenset[str]], asked: AskedSources, take: Take) -> None:
+        """Pull from all sources that can be asked, be it that they answer late."""
         try:
             async with asyncio.TaskGroup() as tasks:
-                pulls = [
-                    tasks.create_task(self._pull(peer, stream, keys, take)) for peer, (stream, keys) in streams.items()
-                ]
+
+                def pull(peer: str, keys: frozenset[str]) -> asyncio.Task[None]:
+                    return tasks.create_task(self._pull(peer, asked.streams[peer], keys, take))
+
+                pulls = {peer: pull(peer, keys) for peer, keys in usable.items()}
                 finished = tasks.create_task(self._board.finished.wait())
-                while not finished.done() and not all(pull.done() for pull in pulls):
-                    await asyncio.wait(
-                        {finished, *(one for one in pulls if not one.done())}, return_when=FIRST_COMPLETED
-                    )
-                for task in (finished, *pulls):
+                while not finished.done() and (asked.asking or not all(one.done() for one in pulls.values())):
+                    pending = {finished, *asked.asking, *(one for one in pulls.values() if not one.done())}
+                    await asyncio.wait(pending, return_when=FIRST_COMPLETED)
+                    if late := asked.taken() - pulls.keys():
+                        usable = self._compare(asked.catalogues)
+                        pulls |= {peer: pull(peer, usable[peer]) for peer in late & usable.keys()}
+                for task in (finished, *pulls.values()):
                     task.cancel()  # what is still owed has come from others
         except BaseExceptionGroup as group:
             refused, others = group.split(Refused)
@@ -134,48 +132,15 @@ class Fetch:
                 raise
             raise Refused(str(refused.exceptions[0])) from None
 
-    async def _ask_all(self, streams: dict[str, Stream]) -> dict[str, dict[str, TensorEntry]]:
-        """Return the catalogues of those that answer, by peer id, each of whom has its stream in `streams` then.
+    def _are_proven(self, catalogues: Catalogues) -> bool:
+        """Whether those that have answered offer all that is wanted as it is certified."""
+        proof, offered = prove(catalogues, self._parts, self._table), set[str]()
+        for peer, tensors in catalogues.items():
+            if peer not in proof.false and not self._misshapen(peer, tensors, self._wanted):
+                offered |= tensors.keys() & proof.hashes.keys()
+        return self._wanted <= offered
 
-        Once some prove all that is wanted, the others have as long again as these took, or `late_seconds`.
-        """
-        now, catalogues = asyncio.get_running_loop().time, dict[str, dict[str, TensorEntry]]()
-        asking = {asyncio.create_task(self._ask(peer, streams, catalogues)) for peer in self._sources}
-        begun, until = now(), math.inf
-        try:
-            while asking and now() < until:
-                limit = until - now() if until < math.inf else None
-                done, asking = await asyncio.wait(asking, timeout=limit, return_when=FIRST_COMPLETED)
-                for one in done:
-                    one.result()
-                if until == math.inf and self._is_proven(catalogues):
-                    until = now() + max(self._late_seconds, now() - begun)
-        finally:
-            for one in asking:
-                one.cancel()
-            await asyncio.gather(*asking, return_exceptions=True)
-        return catalogues
-
-    def _is_proven(self, catalogues: Mapping[str, dict[str, TensorEntry]]) -> bool:
-        """Whether these say of all that is wanted what is certified of it."""
-        return bool(catalogues) and self._wanted <= prove(catalogues, self._parts, self._table).hashes.keys()
-
-    async def _ask(self, peer: str, streams: dict[str, Stream], catalogues: dict[str, dict[str, TensorEntry]]) -> None:
-        """Put a source's stream and catalogue with the others, if it answers."""
-        stream: Stream | None = None
-        try:
-            async with asyncio.timeout(self._catalogue_seconds):
-                stream = await self._plane.open(peer, STATE)
-                await write_message(stream, WantCatalogue(mark=self._mark))
-                catalogues[peer] = (await read_message(stream, Catalogue, CATALOGUE_LIMIT)).tensors
-                streams[peer] = stream
-        except (ConnectionError, Refused, TimeoutError) as error:
-            log.info("%s gives nothing of %s: %s", short(peer), self._mark, str(error) or "no answer")
-        finally:
-            if stream is not None and peer not in streams:
-                await stream.close()
-
-    def _compare(self, catalogues: Mapping[str, dict[str, TensorEntry]]) -> dict[str, frozenset[str]]:
+    def _compare(self, catalogues: Catalogues) -> dict[str, frozenset[str]]:
         """Compare what the sources offer with what is certified, and else with each other; return the keys that each of
         them can be asked for.
 
