@@ -161,6 +161,18 @@ def test_after_a_restart_nobody_contradicts_what_the_other_end_has_kept_and_then
     assert links.gbps("a", "liar") == 0.5
 
 
+@pytest.mark.parametrize("order", ["a liar", "liar a"])
+def test_one_way_told_too_low_does_not_keep_the_other_end_from_being_heard(order: str) -> None:
+    links = LinkTable()
+    kept = {
+        "a": LinkReport(links={"liar": Link(round_trip_ms=20.0, sent_gbps=0.5, received_gbps=0.5, round=7)}),
+        "liar": LinkReport(links={"a": Link(round_trip_ms=20.0, sent_gbps=1.9, received_gbps=0.1, round=9)}),
+    }
+    for peer in order.split():
+        links.recalled(peer, kept[peer])
+    assert (links.gbps("liar", "a"), links.gbps("a", "liar")) == (0.5, 0.1)
+
+
 @pytest.mark.parametrize("order", ["a b", "b a"])
 def test_after_a_restart_the_newer_counts_of_what_both_ends_have_kept(order: str) -> None:
     links = LinkTable()

@@ -10,6 +10,7 @@ from dtfm_coordinator.links.link_degradation import SECONDS as LINK_SECONDS
 from dtfm_coordinator.records.event_log import PlanEvent
 from dtfm_protocol.job.job_file import Wire
 from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.process.timeouts import TIMEOUTS
 from tests.coordinator.peers import LAYERS, plan_of
 from tests.coordinator.watching_peers import Led, led
 
@@ -182,3 +183,23 @@ def test_a_change_is_taken_to_cost_what_the_shortest_of_the_newest_has() -> None
     assert standstill_seconds([changed(1, 40.0)]) == USUAL_SECONDS
     assert standstill_seconds([changed(1, 1.0), changed(2, 9.0), changed(3, 5.0), changed(4, 0.0)]) == 5.0
     assert standstill_seconds([changed(2, 1.0), *(changed(plan, 8.0) for plan in range(3, 9))]) == 8.0
+
+
+async def test_who_is_ready_while_others_are_not_is_no_reason_for_a_new_plan_until_it_was_there_for_long(
+    led: Led,
+) -> None:
+    await led.trains("a", "b")
+    plan = led.state.plan
+    assert plan is not None
+    led.clock.skip(2 * TIMEOUTS.arrival)
+    await led.waits(1.0)
+    await led.join("c")
+    for _ in range(int(TIMEOUTS.arrival) - 2):
+        await led.report("d", "measuring")
+        await led.report("c")
+        assert led.watch.wish(plan) == ""
+        await led.waits(1.0)
+    await led.waits(3.0)
+    await led.report("d", "measuring")
+    await led.report("c")
+    assert led.watch.wish(plan) == "c came"

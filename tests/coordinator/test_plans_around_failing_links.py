@@ -235,7 +235,7 @@ async def test_a_newcomer_that_does_not_answer_keeps_nobody_from_doing_without_a
     await led.join("mute")
     change = await led.change()
     assert led.state.plan is not None
-    led.planner.chosen = "ac"
+    led.planner.chosen, before = "ac", len(led.planner.views)
     looking = asyncio.create_task(led.comparison.better(led.state.plan, change))
     await until(lambda: any("mute" in pair for turn in led.rounds for pair in turn.pairs) or looking.done())
     for second in range(int(MEASURED) + 1):
@@ -243,9 +243,10 @@ async def test_a_newcomer_that_does_not_answer_keeps_nobody_from_doing_without_a
         await led.report("mute")
         await led.fails()
         await settle()
-        assert led.comparison.is_broken_off == (second + 1 > MEASURED)
+        assert len(led.planner.views) == before + (second + 1 > MEASURED)
     found = await asyncio.wait_for(looking, 30)
     assert found is not None
     assert set(found.peers) == {"a", "c"}
     assert led.comparison.is_urgent
+    assert led.comparison.is_broken_off
     assert led.watch.wish(led.state.plan), "the newcomer is yet to be measured"

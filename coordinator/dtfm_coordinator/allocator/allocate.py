@@ -264,10 +264,12 @@ def _searched(
 
 def _in_force(view: View, work: Workload, old: InForce) -> float:
     """Return the seconds of a step of the plan in force by the orders that its peers have made since, as they follow
-    the durations that the view tells."""
+    durations of compute, which the view tells, too."""
     if old.plan is None or old.plan.pacing is None or not old.plan.follows_durations:
         return old.seconds
-    return predict(view, work, paced(view, work, old.plan, in_flight_of(old.plan))).cost.total
+    now = paced(view, work, old.plan, in_flight_of(old.plan)).pacing
+    pacing = old.plan.pacing.model_copy(update={kind: getattr(now, kind) for kind in ("forward", "backward", "weight")})
+    return predict(view, work, old.plan.model_copy(update={"pacing": pacing})).cost.total
 
 
 def _or_stay(

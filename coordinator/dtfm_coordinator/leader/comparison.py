@@ -3,6 +3,7 @@
 import contextlib
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 
 from dtfm_coordinator.leader.change_cost import standstill_seconds, step_patience
 from dtfm_coordinator.leader.new_layout import LayoutMaker
@@ -92,12 +93,13 @@ class Comparison:
         def urgent() -> bool:
             # Who comes, and does not answer, keeps nobody from doing without a link that fails.
             is_long = self._state.clock.now() > begun + MEASURED
-            return broken() or (is_long and not failing and bool(self._watch.failing()))
+            is_late = is_long and not failing and change.passing != "links"
+            return broken() or (is_late and bool(self._watch.failing()))
 
         if not await self._state.unless(urgent, self._layout_maker.probe(members, anew, busy=plan.peers)):
             if broken():
                 return None  # who is gone must not wait until links are measured, which may take minutes
-            return await self._around_first(plan, change, horizon, broken)
+            return await self._around_first(plan, change, broken)
         if not await self._hears_all(plan, broken):
             return None
         planned: list[Plan] = []
@@ -125,17 +127,11 @@ class Comparison:
             self._watch.again_after(horizon)
         return None if same else found
 
-    async def _around_first(
-        self, plan: Plan, change: Change, horizon: float | None, broken: Callable[[], bool]
-    ) -> Plan | None:
-        """Return a layout that does without the links that fail now; `change` is looked into after that."""
-        self._watch.forget()
+    async def _around_first(self, plan: Plan, change: Change, broken: Callable[[], bool]) -> Plan | None:
+        """Look into links that fail, as if nothing else were to be looked into; `change` is after that."""
+        found = await self.better(plan, replace(change, passing="links"))
         self.is_broken_off = True
-        failing = self._watch.failing()
-        found = await self._around(failing, plan, change, horizon, broken)
-        self.is_urgent = found is not None
-        if found is None:
-            self._state.link_watch.excuse(failing.keys())
+        self._watch.forget()
         return found
 
     async def _around(

@@ -141,10 +141,11 @@ class LayoutMaker:
             if (there := frozenset(member.peer for member in members)) != ready:
                 ready, since = there, clock.now()
             enough = min(enough, clock.now()) if len(members) >= needed else math.inf
-            if clock.now() > enough + RESTLESS * calm and len(known := self._links.acquainted(members)) >= needed:
-                return known
-            if is_first and await self._acquaint(members, needed):
+            is_over = clock.now() > enough + RESTLESS * calm
+            if is_first and await self._acquaint(members, needed) and not is_over:
                 continue
+            if is_over and len(known := self._links.acquainted(self._members.ready())) >= needed:
+                return known
             if is_first and await self._rehearse(members, needed):
                 continue
             if len(members) < needed:

@@ -167,15 +167,21 @@ class PlanWatch:
         reason."""
         if self._planner.is_changed:
             return "the owner wants another layout"
-        here, known = [member.peer for member in self._state.members.ready()], self._state.links
-        unknown = {*known.untried(here), *known.limits.unasked(here)}
         return reason_to_compare(
             self._situation(plan),
             self._considered,
             self.suspects() | self.failing().keys(),
             trusted=self._clock() >= self._again_at,
-            unknown=[peer for peer in self._state.members.settled() if peer in unknown],
+            unknown=self._unknown(),
         )
+
+    def _unknown(self) -> list[str]:
+        """Return the settled peers that may have unknown links, both among themselves and with all that are ready: who
+        is ready and not settled is no reason to measure, but may be whom a settled one was measured with."""
+        links, settled = self._state.links, self._state.members.settled()
+        ready = [member.peer for member in self._state.members.ready()]
+        own, all_of_them = ({*links.untried(some), *links.limits.unasked(some)} for some in (settled, ready))
+        return [peer for peer in settled if peer in own & all_of_them]
 
     def look_into(self, plan: Plan) -> Change:
         """Return the change to compare with `plan`, which counts as looked into from now on."""

@@ -191,11 +191,13 @@ class LinkTable:
         for peer, link in record.links.items():
             pair, known = frozenset((reporter, peer)), self._recalled.get(frozenset((reporter, peer)))
             if known is not None and known[0] != reporter:
-                ways = ((link.sent_gbps, (reporter, peer)), (link.received_gbps, (peer, reporter)))
-                told = [(now, self._gbps.get(way, 0.0)) for now, way in ways]
-                is_too_much = any(contradicts(now, then) for now, then in told)
-                if is_too_much or (link.round < known[1] and not any(contradicts(then, now) for now, then in told)):
+                told = self._gbps.get((reporter, peer), 0.0), self._gbps.get((peer, reporter), 0.0)
+                is_newer = link.round >= known[1]
+                both = zip((link.sent_gbps, link.received_gbps), told, strict=True)
+                sent, received = (_more_likely(now, then, is_newer=is_newer) for now, then in both)
+                if (sent, received) == told:
                     continue
+                link = link.model_copy(update={"sent_gbps": sent, "received_gbps": received})
             self._recalled[pair] = reporter, link.round
             links[peer] = link.model_copy(update={"round": 0})
         self.reported(reporter, record.model_copy(update={"links": links}))
@@ -488,3 +490,11 @@ def _parted(matrix: Matrix, ids: Sequence[str], apart: Collection[frozenset[str]
             a, b = (place[peer] for peer in pair)
             matrix[a, b] = matrix[b, a] = failed
     return matrix
+
+
+def _more_likely(now: float, then: float, *, is_newer: bool) -> float:
+    """Return which of two ends' words on a link counts, in Gbit/s: the less where they contradict each other, else the
+    newer."""
+    if contradicts(now, then) or contradicts(then, now):
+        return min(now, then)
+    return now if is_newer else then
