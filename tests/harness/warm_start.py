@@ -46,6 +46,8 @@ _IMPORTED = (
     "dtfm_node.commands.solo",
     "dtfm_coordinator.serve.service",
     "dtfm_coordinator.tools.local_swarm",
+    "dtfm_node.engine.compiled_norms",
+    "dtfm_node.engine.compiled_adamw",
     "transformers.models.llama.modeling_llama",
 )
 _START_SECONDS = 120.0

@@ -66,6 +66,7 @@ def stage_times(stages: Stages, sets: PeerSets, micro_batches: int) -> Floats:
     all_sets, count = sets.members.shape
     found = np.full((2, all_sets, len(stages.first), KINDS), np.inf)
     begin, each, nothing = np.zeros((1, count)), np.zeros((1, count)), np.zeros(count)
+    nobody = int(np.int64(0))  # one written down would be a type of its own, for which all is compiled once more
     for chosen in range(1, all_sets):
         peers = np.flatnonzero(sets.members[chosen])
         several = 1 if len(peers) > 1 else 0
@@ -86,7 +87,7 @@ def stage_times(stages: Stages, sets: PeerSets, micro_batches: int) -> Floats:
                 out[TURN] = _soonest(peers, begin, each, micro_batches, 0.0, nothing, nothing)
                 begin[0], each[0] = ahead, stages.sent[stage] / stages.outwards
                 out[LINE] = _soonest(peers, begin, each, micro_batches, 0.0, nothing, nothing)
-                out[WHOLE] = _whole_seconds(stages, sets, chosen, 0, True, stage, anew, micro_batches)
+                out[WHOLE] = _whole_seconds(stages, sets, chosen, nobody, nobody == 0, stage, anew, micro_batches)
     return found
 
 
@@ -378,7 +379,7 @@ def _fill_whole(
     whole[:] = times[:, chosen, :, WHOLE]
     if step.tied_bytes == 0 or (used == 0) == (chosen == final):
         return
-    layers = stages.number.shape[0] - 1
+    layers, exactly = stages.number.shape[0] - 1, used == 0 or not begun
     for border in range(1, layers):
         stage = stages.number[border, layers] if used else stages.number[0, border]
         for anew in range(2):
@@ -386,13 +387,15 @@ def _fill_whole(
                 continue
             least = np.inf
             if used == 0:
-                least = _whole_seconds(stages, sets, chosen, final, True, stage, anew, step.micro_batches)
+                least = _whole_seconds(stages, sets, chosen, final, exactly, stage, anew, step.micro_batches)
             elif begun:
-                least = _whole_seconds(stages, sets, chosen, used, False, stage, anew, step.micro_batches)
+                least = _whole_seconds(stages, sets, chosen, used, exactly, stage, anew, step.micro_batches)
             else:
                 for peer in range(sets.members.shape[1]):
                     if used >> peer & 1:
-                        seconds = _whole_seconds(stages, sets, chosen, 1 << peer, True, stage, anew, step.micro_batches)
+                        seconds = _whole_seconds(
+                            stages, sets, chosen, 1 << peer, exactly, stage, anew, step.micro_batches
+                        )
                         least = min(least, seconds)
             whole[anew, stage] = max(whole[anew, stage], least)
 

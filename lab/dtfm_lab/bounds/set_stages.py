@@ -115,5 +115,7 @@ def _held(problem: Problem, layers: Ints, ends: Floats, whole: npt.NDArray[np.bo
         room = problem.memory - ends - layers * each - MESSAGES_RECEIVED_AHEAD * problem.input_bytes * ~whole
         kept, anew = (np.maximum(one, 1e-9) for one in (problem.activation_bytes, problem.input_bytes))
         found.append([room / (layers * kept), (room - problem.activation_bytes) / (layers * anew)])
-    held: Floats = np.clip(np.floor(np.array(found) + ROUNDING), 0.0, problem.micro_batches).swapaxes(0, 1)
-    return held
+    held = np.clip(np.floor(np.array(found) + ROUNDING), 0.0, problem.micro_batches).swapaxes(0, 1)
+    return np.ascontiguousarray(
+        held
+    )  # with one peer, or one layer, it would be another type of array, and compiled anew
