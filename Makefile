@@ -14,7 +14,8 @@ TESTS := --numprocesses $(WORKERS) --dist worksteal $(PYTEST)
 IMPORTED := dtfm_node.daemon, dtfm_coordinator.tools.local_swarm, transformers.models.llama.modeling_llama
 
 # What is compiled when it is first used; else each of the tests' processes that come first would do it for itself.
-COMPILED := $(wildcard coordinator/dtfm_coordinator/allocator/*.py coordinator/dtfm_coordinator/allocator/*/*.py lab/dtfm_lab/bounds/*.py) \
+COMPILED := $(wildcard coordinator/dtfm_coordinator/allocator/*.py coordinator/dtfm_coordinator/allocator/*/*.py) \
+	$(wildcard lab/dtfm_lab/bounds/*.py) \
 	protocol/dtfm_protocol/plan/schedule_rules.py protocol/dtfm_protocol/model/memory_model.py
 
 .PHONY: demo demo-finetune check test lint coverage docs equivalence bench-allocator bench-engine bench-page bench-joining bench-world chaos fuzzing flood soak clean

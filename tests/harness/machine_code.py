@@ -10,7 +10,7 @@ from tests.coordinator.swarms import drawn_view, workload
 
 
 def others() -> None:
-    """Make what is less than the machine code of the search for plans."""
+    """Make that of the paper's search and of the bound: together they are less than the search for plans."""
     warm_up()
     least_bound(drawn_view(3, 0), workload(4))
 
@@ -20,3 +20,4 @@ if __name__ == "__main__":
     beside.start()
     compile_now()
     beside.join()
+    raise SystemExit(beside.exitcode)

@@ -116,6 +116,5 @@ def _held(problem: Problem, layers: Ints, ends: Floats, whole: npt.NDArray[np.bo
         kept, anew = (np.maximum(one, 1e-9) for one in (problem.activation_bytes, problem.input_bytes))
         found.append([room / (layers * kept), (room - problem.activation_bytes) / (layers * anew)])
     held = np.clip(np.floor(np.array(found) + ROUNDING), 0.0, problem.micro_batches).swapaxes(0, 1)
-    return np.ascontiguousarray(
-        held
-    )  # with one peer, or one layer, it would be another type of array, and compiled anew
+    # With one peer, or one layer, it would be laid out as another type of array, for which all is compiled once more.
+    return np.ascontiguousarray(held)
