@@ -103,7 +103,7 @@ bench-world: $(VENV)/installed
 	$(BIN)/python -m benchmarks.world.result --out benchmarks/results/paper_result.md
 	$(BIN)/python -m benchmarks.world.slowdown --out benchmarks/results/slowdown.md
 	$(BIN)/python -m benchmarks.world.nat --out benchmarks/results/nat.md
-	$(BIN)/python -m benchmarks.world.adaptation --out benchmarks/results/adaptation.md
+	$(BIN)/python -m benchmarks.world.adaptation --runs 3 --out benchmarks/results/adaptation.md
 	$(BIN)/python -m benchmarks.world.late_newcomer --worlds here home --out benchmarks/results/late_newcomer.md
 	$(BIN)/python -m benchmarks.world.lost_peer --out benchmarks/results/lost_peer.md
 	$(BIN)/python -m benchmarks.world.figures benchmarks/results

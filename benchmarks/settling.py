@@ -20,7 +20,7 @@ from benchmarks.orders import NETWORKS, work
 from benchmarks.tables import keep, markdown, show
 from dtfm_coordinator.allocator import allocate as allocator
 from dtfm_coordinator.allocator.allocate import allocate, compile_now
-from dtfm_coordinator.allocator.search import settling
+from dtfm_coordinator.allocator.search import hill_climbing
 from dtfm_coordinator.tools.explain.single_changes import single_changes
 from dtfm_lab.networks.catalogue import network
 
@@ -36,8 +36,8 @@ def searched(name: str, members: int, seed: int, *, is_changed: bool) -> tuple[f
     """Return a plan's seconds of a step, and the share of these that the best single change would save; `is_changed`:
     a part of the search is set aside for single changes, and the chosen plan is changed."""
     view, job = network(name, members, seed), work(MICRO_BATCHES, open_pace=False)
-    most, more = (settling.MOST_SETTLING, allocator.CHANGED) if is_changed else (-1.0, -0.5)
-    with mock.patch.object(settling, "MOST_SETTLING", most), mock.patch.object(allocator, "CHANGED", more):
+    most, more = (hill_climbing.MOST_SETTLING, allocator.CHANGED) if is_changed else (-1.0, -0.5)
+    with mock.patch.object(hill_climbing, "MOST_SETTLING", most), mock.patch.object(allocator, "CHANGED", more):
         plan = allocate(view, job, seed, None, EVALUATIONS_A_MEMBER * members)
     assert plan.cost is not None
     total = plan.cost.total

@@ -1,19 +1,24 @@
 """The search over whole layouts: what the owner fixes stays fixed in all that it keeps."""
 
 import time
+from itertools import pairwise
 
 import numpy as np
 import pytest
 from benchmarks.large_jobs import job
 
+from dtfm_coordinator.allocator.allocate import allocate
 from dtfm_coordinator.allocator.foundations.search_budget import Budget
 from dtfm_coordinator.allocator.foundations.shapes import Shape
 from dtfm_coordinator.allocator.problem.moving_cost import standing
 from dtfm_coordinator.allocator.search.annealing import anneal
+from dtfm_coordinator.allocator.search.hill_climbing import HillClimber
 from dtfm_coordinator.allocator.search.layout import Layout
 from dtfm_coordinator.allocator.search.layout_evolution import Evolution
+from dtfm_coordinator.allocator.search.neighbours import ALIKE, Neighbours, priced
 from dtfm_coordinator.allocator.workload import pose
 from dtfm_lab.networks.catalogue import network
+from dtfm_protocol.view.view import View
 
 
 @pytest.mark.parametrize("nodes", [12, 20])
@@ -68,3 +73,60 @@ def test_sketches_choose_what_to_play_better_than_chance(name: str) -> None:
 
     with_sketches, without = ([found(screens, seed) for seed in range(5)] for screens in (True, False))
     assert np.mean(with_sketches) < 0.9 * np.mean(without)
+
+
+def move_after_a_fault(name: str, seed: int, evaluations: int) -> tuple[float, float]:
+    """Seconds of a step, plus those of moving spread over a horizon of few steps, of the layout that is found when a
+    link of another one has become ten times as slow; and of that one."""
+    view = network(name, 8, 0)
+    plan = allocate(view, job(8, now=False), 0, evaluations=1500)
+    one, other = (view.ids.index(peer) for peer in plan.routes[0][:2])
+    gbps = view.bandwidth_gbps.copy()
+    gbps[one, other], gbps[other, one] = gbps[one, other] / 10, gbps[other, one] / 10
+    worse = View(nodes=view.nodes, latency_ms=view.latency_ms, bandwidth_gbps=gbps)
+    problem, begun = pose(worse, job(8, now=False), view.ids, "1f1b"), Layout.of_plan(plan, view.ids)
+    assert begun is not None
+    spans = {view.ids.index(peer): plan.stages[plan.stage_of(peer) or 0] for peer in plan.peers}
+    search = Evolution(
+        problem, standing(problem, spans, 8.0), Budget(None, evaluations, time.monotonic), seed, any_depth=True,
+        any_counts=True, in_force=begun,
+    )  # fmt: skip
+    search.run([Shape(stages, 1) for stages in range(1, 9)], [begun])
+    return search.history[-1][1], begun.cost(problem).total
+
+
+@pytest.mark.parametrize("name", ["worldwide", "regional", "home"])
+def test_where_a_move_must_soon_pay_back_layouts_near_the_one_in_force_are_found(name: str) -> None:
+    """A short search finds about what the best of much longer ones does."""
+    best = min(move_after_a_fault(name, seed, 40_000)[0] for seed in range(2))
+    for seed in range(4):
+        found, stays = move_after_a_fault(name, seed, 3000)
+        assert found < 0.9 * stays
+        assert found <= 1.05 * best
+
+
+@pytest.mark.parametrize("any_counts", [False, True])
+@pytest.mark.parametrize("any_depth", [False, True])
+def test_a_climb_takes_the_best_of_all_single_changes_again_and_again(any_counts: bool, any_depth: bool) -> None:
+    view = network("regional", 6, 0)
+    problem = pose(view, job(8, now=False), view.ids, "1f1b")
+    begun = Layout.of(problem, [[0, 1], [2], [3]])
+    assert begun is not None
+
+    def seconds(layout: Layout) -> float:
+        return layout.cost(problem).total
+
+    def changed(layout: Layout) -> list[float]:
+        all_of_them = Neighbours(layout, 6, paced=False, any_depth=any_depth and any_counts)
+        changes = [change for number in range(all_of_them.count) if (change := all_of_them.change(number)) is not None]
+        some = [change for change in changes if any_counts or change.counts == layout.counts]
+        return [found.seconds for change in some if (found := priced(problem, layout, change)) is not None]
+
+    budget = Budget(None, 100_000, time.monotonic)
+    climber = HillClimber(problem, seconds, budget, any_counts=any_counts, any_depth=any_depth)
+    climb = [begun, *(layout for _, layout in climber.by_best(seconds(begun), begun, 1.0))]
+    assert len(climb) > 2
+    for before, after in pairwise(climb):
+        assert seconds(after) == pytest.approx(min(changed(before)), rel=1e-5)
+    assert min(changed(climb[-1])) >= (1 - 2 * ALIKE) * seconds(climb[-1])
+    assert list(climber.by_best(seconds(begun), begun, 0.0)) == [], "no budget is left for it"

@@ -28,6 +28,20 @@ async def test_a_move_for_a_changed_link_must_pay_back_soon_after_a_change_and_l
     assert led.planner.horizons == [TRUSTED_SECONDS, 10 * TRUSTED_SECONDS + LINK_SECONDS + SENDERS_TELL]
 
 
+async def test_a_move_for_a_link_that_fails_must_pay_back_soon_however_long_all_was_well(led: Led) -> None:
+    """Everybody stands still for it, and what is better later has its state moved ahead."""
+    await led.trains("a", "b", "c")
+    await led.passes(10 * TRUSTED_SECONDS)
+    await led.fails()
+    led.planner.chosen = "ac"
+    assert not await led.kept(await led.change())
+    assert led.comparison.is_urgent
+    assert led.planner.horizons == [TRUSTED_SECONDS]
+    await led.passes(TRUSTED_SECONDS)
+    assert led.state.plan is not None
+    assert led.watch.wish(led.state.plan), "it is compared again"
+
+
 async def test_a_plan_that_differs_in_the_wire_of_a_boundary_alone_is_gone_over_to(
     led: Led, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -196,6 +196,7 @@ async def test_a_link_that_has_failed_and_is_measured_slow_is_not_kept_until_sta
     """Where a plan around it was only found once it had been measured."""
     await led.trains("a", "b", "c")
     led.carries(1.0, 1.0)
+    await led.passes(2 * TRUSTED_SECONDS)
     await led.fails()
     change = await led.change()
     probe = led.layout_maker.probe
@@ -208,6 +209,7 @@ async def test_a_link_that_has_failed_and_is_measured_slow_is_not_kept_until_sta
     monkeypatch.setattr(led.layout_maker, "probe", measured)
     assert not await led.kept(change)
     assert led.comparison.is_urgent is is_urgent
+    assert (led.planner.horizons[-1] == TRUSTED_SECONDS) is is_urgent
 
 
 def test_a_step_is_waited_for_no_longer_than_doing_it_anew_takes() -> None:

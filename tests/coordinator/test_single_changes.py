@@ -9,7 +9,7 @@ from dtfm_coordinator.allocator.all_reduces.carried_trees import carried, summed
 from dtfm_coordinator.allocator.all_reduces.chosen_trees import with_trees
 from dtfm_coordinator.allocator.all_reduces.sized_parts import by_links
 from dtfm_coordinator.allocator.allocate import allocate
-from dtfm_coordinator.allocator.search import settling
+from dtfm_coordinator.allocator.search import hill_climbing
 from dtfm_coordinator.allocator.workload import Workload, predict
 from dtfm_coordinator.tools.explain.single_changes import SingleChange, TriedChanges, single_changes
 from dtfm_coordinator.tools.explain.step_report import change_lines
@@ -199,7 +199,7 @@ def test_seconds_and_shares_are_told_with_their_sign() -> None:
 
 
 def test_a_search_leaves_no_single_change_that_would_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settling, "MOST_SETTLING", -1.0)  # the search itself anneals to its end
+    monkeypatch.setattr(hill_climbing, "MOST_SETTLING", -1.0)  # the search itself anneals to its end
     view = network("irregular", 8, 1)
     job = replace(work(8, Planning(schedule="1f1b")), demand=replace(DEMAND, layer_flops=1e12))
     placed = allocate(view, job, evaluations=2000)

@@ -239,7 +239,7 @@ def _searched(
         UserError: there are too many placements to look at all.
     """
     any_depth, uneven = work.planning.stages == "auto", work.planning.replicas == "auto"
-    search = Evolution(problem, old.standing, limits, seed, any_depth=any_depth, any_counts=uneven)
+    search = Evolution(problem, old.standing, limits, seed, any_depth=any_depth, any_counts=uneven, in_force=old.layout)
     if algorithm == "evolutionary" and not before:
         search.run(ranked(shapes, problem), seeds)
     elif algorithm == "evolutionary":

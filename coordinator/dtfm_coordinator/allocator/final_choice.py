@@ -16,9 +16,9 @@ from dtfm_coordinator.allocator.foundations.search_budget import Budget
 from dtfm_coordinator.allocator.paced_plan import paced, tightened
 from dtfm_coordinator.allocator.plan_in_force import InForce
 from dtfm_coordinator.allocator.problem.problem_arrays import SCHEDULES, Problem
+from dtfm_coordinator.allocator.search.hill_climbing import HillClimber
 from dtfm_coordinator.allocator.search.layout import Layout
 from dtfm_coordinator.allocator.search.layout_evolution import Evolution
-from dtfm_coordinator.allocator.search.settling import improvements
 from dtfm_coordinator.allocator.simulator.predicted_seconds import PredictedSeconds
 from dtfm_coordinator.allocator.workload import Workload, is_soon_predicted, predict
 from dtfm_protocol.plan.plan import Plan
@@ -121,7 +121,8 @@ class FinalChoice:
 
         begun, uneven = (objective(chosen.layout), chosen.layout), self.work.planning.replicas == "auto"
         # The search has looked at other depths; boundaries have their wires by number, which would shift here.
-        *_, (_, last) = (begun, *improvements(over, begun, objective, limits, any_counts=uneven, any_depth=False))
+        climber = HillClimber(over, objective, limits, any_counts=uneven, any_depth=False)
+        *_, (_, last) = (begun, *climber.by_first(*begun))
         # Shares that the fast form prefers to those by speed need not be better.
         for layout in (last, last.by_speed(over)):
             if layout is not None and layout != chosen.layout and is_soon_predicted(self.work, chosen.plan):

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from dtfm_coordinator.leader.change_cost import standstill_seconds, step_patience
 from dtfm_coordinator.leader.new_layout import LayoutMaker
-from dtfm_coordinator.leader.plan_watch import Change, PlanWatch
+from dtfm_coordinator.leader.plan_watch import TRUSTED_SECONDS, Change, PlanWatch
 from dtfm_coordinator.links.link_degradation import SLOWER, Pair, both_ways
 from dtfm_coordinator.plan_change.plan_change_driver import PlanChangeDriver
 from dtfm_coordinator.records.event_log import PlanEvent
@@ -23,6 +23,9 @@ from dtfm_protocol.process.timeouts import TIMEOUTS
 SENDERS_TELL = 4.0
 """Seconds within which senders would tell of a link that fails, once receivers have: two seconds in which it is busy
 (`BUSY_SECONDS` of dtfm_node.engine.send_rates), where it is so half of the time."""
+URGENT_HORIZON = TRUSTED_SECONDS
+"""Seconds within which a move must pay back, at most, for which everybody stands still: after so many the links are
+compared again, and state is moved ahead for what is better then."""
 MEASURED = 20.0
 """Seconds after which measuring is broken off for links that fail: whoever answers is measured by then."""
 
@@ -76,7 +79,7 @@ class Comparison:
             await self._state.wait(lambda: bool(self._watch.failing()) or broken(), SENDERS_TELL)
         failing = self._watch.failing() if change.passing == "links" else {}
         if failing:
-            found = await self._around(failing, plan, change, horizon, broken)
+            found = await self._around(failing, plan, change, _soon(horizon), broken)
             self.is_urgent = found is not None
             if found is not None:
                 return found
@@ -103,10 +106,12 @@ class Comparison:
         if not await self._hears_all(plan, broken):
             return None
         planned: list[Plan] = []
+        is_slow = self._are_slow(before)
+        within = _soon(horizon) if is_slow else horizon
 
         async def look() -> None:
             standstill = self.standstill(change)
-            planned.append(await self._layout_maker.plan_for(self._state.members.ready(), horizon, standstill))
+            planned.append(await self._layout_maker.plan_for(self._state.members.ready(), within, standstill))
 
         try:
             if not await self._state.unless(broken, look()):
@@ -122,9 +127,9 @@ class Comparison:
             await self._say("training", f"plan {plan.version}: {plan.reason}")
         (found,) = planned
         same = found.is_laid_out_as(plan)
-        self.is_urgent = not same and self._are_slow(before)
-        if same and horizon is not None and horizon < self._horizon():
-            self._watch.again_after(horizon)
+        self.is_urgent = not same and is_slow
+        if same and within is not None and within < self._horizon():
+            self._watch.again_after(within)
         return None if same else found
 
     async def _around_first(self, plan: Plan, change: Change, broken: Callable[[], bool]) -> Plan | None:
@@ -220,3 +225,8 @@ class Comparison:
         await self._driver.call(gently=True, parked=True)
         reached = self._rows.last
         await self._state.wait(lambda: self._state.kept.step >= max(reached, self._rows.last), TIMEOUTS.park)
+
+
+def _soon(horizon: float | None) -> float:
+    """Return the seconds within which a move must pay back that is urgent, where others have that `horizon`."""
+    return URGENT_HORIZON if horizon is None else min(horizon, URGENT_HORIZON)

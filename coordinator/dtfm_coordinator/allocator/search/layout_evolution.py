@@ -3,9 +3,12 @@
 A population keeps the best layout of each row of peer counts. A new one comes from one parent, annealed from where it
 is; from two, stage by stage; or from splitting, merging, adding or leaving out stages. Each is annealed (`annealing`),
 which may add stages and leave some out, too, where all is open, and kept if it is the best of its counts. In the end
-the best is changed as long as any single change (`settling`) makes it better. Every number is the fast form's
+the best is changed as long as any single change (`hill_climbing`) makes it better. Every number is the fast form's
 (`fast_simulator`), plus what moving there costs (`moving_cost`). Where time alone is limited, threads anneal side by
 side, out of one population.
+
+Where a plan is in force and a move must soon pay back, the best layouts are few changes away from that one, and most of
+what a search meets is not. So before all else its layout is changed singly, too.
 
 Of many peers the best plan may use a few, and a budget does not last for trying them all. There chains are grown peer
 by peer before anything is annealed, descents are short, and only those changes are played that a sketch does not find
@@ -27,14 +30,15 @@ from dtfm_coordinator.allocator.problem.problem_arrays import Problem
 from dtfm_coordinator.allocator.search.annealing import anneal
 from dtfm_coordinator.allocator.search.foretelling import SHORT, Foretelling
 from dtfm_coordinator.allocator.search.grown_chains import grown
+from dtfm_coordinator.allocator.search.hill_climbing import HillClimber
 from dtfm_coordinator.allocator.search.layout import Layout
 from dtfm_coordinator.allocator.search.layout_population import PARENTS, LayoutPopulation
 from dtfm_coordinator.allocator.search.layout_variation import crossed, lengthened, regrouped
-from dtfm_coordinator.allocator.search.neighbours import Neighbours
-from dtfm_coordinator.allocator.search.settling import improvements, is_to_settle
 from dtfm_coordinator.allocator.search.starts import Stages
 from dtfm_coordinator.allocator.simulator.compiled_schedule import kinds_of
 
+CHANGES = 0.2
+"""Most of what is left of the budget that goes into single changes of the layout in force."""
 SURVEY = 0.35
 """Most of what is left of the budget that goes into looking at every shape once."""
 GROWTH = 0.15
@@ -63,11 +67,21 @@ class Evolution:
     """One search."""
 
     def __init__(
-        self, problem: Problem, standing: LayersInForce, budget: Budget, seed: int, *, any_depth: bool, any_counts: bool
+        self,
+        problem: Problem,
+        standing: LayersInForce,
+        budget: Budget,
+        seed: int,
+        *,
+        any_depth: bool,
+        any_counts: bool,
+        in_force: Layout | None = None,
     ) -> None:
-        """`any_depth` lets the number of stages change, `any_counts` the numbers of their peers."""
+        """`any_depth` lets the number of stages change, `any_counts` the numbers of their peers; `in_force` is the
+        layout of the plan in force, of any schedule."""
         self._problem, self._standing, self._budget = problem, standing, budget
-        self._any_depth, self._any_counts = any_depth, any_counts
+        self._any_depth, self._any_counts, self._in_force = any_depth, any_counts, in_force
+        self._climber = HillClimber(problem, self._objective, budget, any_counts=any_counts, any_depth=any_depth)
         self._seed = seed
         self._population = LayoutPopulation(budget.elapsed)
         self._starts: list[Layout] = []
@@ -107,8 +121,8 @@ class Evolution:
         Layers of seeds that do not fit, because they are another schedule's, are shared out anew.
         """
         for layout in seeds:
-            fits = layout.fits(self._problem)
-            self._admit(layout if fits else Layout.of(self._problem, _stages(layout)))
+            self._admit(_fitting(layout, self._problem))
+        self._change_in_force()
         self._survey(shapes)
         peers = len(self._problem.forward)
         fewest, self._tries = FEWEST_A_PEER * peers, TRIES_A_PEER * peers
@@ -122,8 +136,9 @@ class Evolution:
         rng = np.random.default_rng([self._seed, number] if number else self._seed)
         while not self._budget.spent():
             best = self._population.ranked()[0][1]
-            if number == 0 and best != self._settled and is_to_settle(self._changes(best), self._budget):
-                self._settle()
+            if number == 0 and best != self._settled and self._climber.is_due(best):
+                self._population.keep_all(self._climber.by_first(*self._population.ranked()[0]))
+                self._settled = self._population.ranked()[0][1]
                 continue
             fresh = self._population.fresh()
             if fresh is not None:
@@ -131,24 +146,12 @@ class Evolution:
             else:
                 self._descend(self._child(rng), WARM * float(rng.choice((0.2, 1.0, 2.0))), rng)
 
-    def _changes(self, layout: Layout) -> int:
-        """Return the number of single changes of a layout."""
-        peers, deep = len(self._problem.forward), self._any_counts and self._any_depth
-        return Neighbours(layout, peers, paced=self._problem.paced, any_depth=deep).count
-
-    def _settle(self) -> None:
-        """Change the best layout as long as any single change makes it better, and the budget lasts."""
-        changes = improvements(
-            self._problem,
-            self._population.ranked()[0],
-            self._objective,
-            self._budget,
-            any_counts=self._any_counts,
-            any_depth=self._any_depth,
-        )
-        for objective, layout in changes:
-            self._population.keep(objective, layout)
-        self._settled = self._population.ranked()[0][1]
+    def _change_in_force(self) -> None:
+        """Change the layout in force, if there is one, as long as any single change makes it better."""
+        begun = None if self._in_force is None else _fitting(self._in_force, self._problem)
+        if begun is not None:
+            until = self._budget.used() + CHANGES * (1 - self._budget.used())
+            self._population.keep_all(self._climber.by_best(self._objective(begun), begun, until))
 
     def _survey(self, shapes: Sequence[Shape]) -> None:
         """Look at the shapes' first placements: foretell all, then price the best of the best depths."""
@@ -256,6 +259,11 @@ class Evolution:
         else:
             return parent
         return Layout.of(self._problem, stages) or parent
+
+
+def _fitting(layout: Layout, problem: Problem) -> Layout | None:
+    """A layout as it is, or with its layers shared out anew where it does not fit; None: it cannot."""
+    return layout if layout.fits(problem) else Layout.of(problem, _stages(layout))
 
 
 def _stages(layout: Layout) -> Stages:

@@ -1,7 +1,7 @@
 """Population of a search over layouts: the best layout of each row of peer counts. Threads may share it."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
@@ -39,6 +39,11 @@ class LayoutPopulation:
                 self._best_of[layout.counts] = (objective, layout)
             if objective < best:
                 self.history.append((self._elapsed(), objective))
+
+    def keep_all(self, found: Iterable[tuple[float, Layout]]) -> None:
+        """Keep each of these as it is found, with its objective, if it is the best of its counts."""
+        for objective, layout in found:
+            self.keep(objective, layout)
 
     def ranked(self) -> list[tuple[float, Layout]]:
         """Return what was kept, best first."""
