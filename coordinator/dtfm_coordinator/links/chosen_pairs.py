@@ -19,8 +19,8 @@ from dtfm_protocol.view.link_matrix import Matrix
 Flags = npt.NDArray[np.bool_]
 PARTNERS = 2
 """Others with whom each peer measures rates before plans are made."""
-FEW = 4
-"""Peers of which all pairs are measured: three rounds at most."""
+FEW = PARTNERS + 1
+"""Peers of which all pairs are measured."""
 ECHOES = 8
 """Others to which each peer takes round trips."""
 LANDMARKS = 4
@@ -47,7 +47,7 @@ def echoes(count: int, is_new: Flags, known: Flags) -> dict[int, list[int]]:
 
 def partners(count: int) -> int:
     """Return with how many others each of so many peers measures rates."""
-    return count - 1 if count <= FEW else PARTNERS
+    return min(count - 1, PARTNERS)
 
 
 def is_stranger(tried: Flags) -> Flags:
