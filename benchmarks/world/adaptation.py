@@ -173,9 +173,10 @@ def middle(runs: list[dict[str, Any]]) -> dict[str, Any]:
         return math.inf if said == NEVER else float(said)
 
     ordered = sorted(runs, key=taken)
-    shown = ordered[len(ordered) // 2]
+    shown = ordered[(len(ordered) - 1) // 2]
     every = ", ".join(dict(one["rows"])[FULL_SPEED] for one in ordered)
-    return {**shown, "rows": [*shown["rows"], [f"s until full speed is back, each of {len(runs)} runs", every]]}
+    more = [[f"s until full speed is back, each of {len(runs)} runs", every]] if len(runs) > 1 else []
+    return {**shown, "rows": [*shown["rows"], *more], "runs": len(runs)}
 
 
 async def flap(world: World) -> dict[str, Any]:
@@ -230,6 +231,8 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=1, help="of the link that stays slow")
     parser.add_argument("--out", type=Path, help="the other part that it has stays")
     arguments = parser.parse_args()
+    if arguments.runs < 1:
+        parser.error("--runs: 1 at least")
     world = paper_world(5)
     for name in TITLES:
         if arguments.only not in (None, name):
@@ -241,7 +244,8 @@ def main() -> None:
         show(TITLES[name], HEADINGS, found["rows"])
         kept = values_with(arguments.out, name, found)
         parts = [markdown(TITLES[one], HEADINGS, kept[one]["rows"]) for one in TITLES if one in kept]
-        keep(arguments.out, "Adaptation", "python -m benchmarks.world.adaptation --runs 3", [f"{world.said}\n", *parts])
+        command = f"python -m benchmarks.world.adaptation --runs {kept.get('degrade', {}).get('runs', 1)}"
+        keep(arguments.out, "Adaptation", command, [f"{world.said}\n", *parts])
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ def all_rounds(tried: Flags, delays: Matrix, gbps: Matrix) -> list[list[tuple[in
             tried[one, other] = tried[other, one] = True
             known[one, other], known[other, one] = gbps[one, other], gbps[other, one]
         rounds.append(pairs)
-    assert not is_stranger(tried).any()
+    assert not is_stranger(tried, known).any()
     return rounds
 
 
@@ -76,11 +76,30 @@ def test_a_newcomer_is_measured_with_the_nearest_and_with_who_sends_fastest() ->
     assert len(rounds) == PARTNERS
 
 
+@pytest.mark.parametrize("count", [4, 5, 30])
+def test_a_newcomer_that_reaches_none_of_its_partners_has_one_more(count: int) -> None:
+    tried, known, new = ~np.eye(count, dtype=bool), np.ones((count, count)), count - 1
+    tried[new] = tried[:, new] = False
+    known[new] = known[:, new] = np.nan
+    delays = np.ones((count, count))
+    for number in range(PARTNERS + 1):
+        ((one, other),) = next_partners(tried, delays, known)
+        assert {one, other} == {new, min(one, other)}
+        assert is_stranger(tried, known).tolist() == [False] * new + [True]
+        tried[one, other] = tried[other, one] = True
+        assert number < PARTNERS or next_partners(tried, delays, known) == []
+    known[0, new] = known[new, 0] = 1.0
+    tried[new] = tried[:, new] = False
+    tried[new, :PARTNERS] = tried[:PARTNERS, new] = True
+    assert next_partners(tried, delays, known) == [], "it has reached one"
+
+
 def test_a_newcomer_that_has_met_who_sends_fastest_is_measured_with_the_nearest() -> None:
     new, tried, delays, gbps = newcomer()
     known = np.where(tried, gbps, np.nan)
     assert first_partners(tried, known, {new}) == [(11, new)], "no delay of its own is known"
     tried[11, new] = tried[new, 11] = True
+    known[11, new] = known[new, 11] = 1.0
     assert first_partners(tried, known, {new}) == [], "it has a partner"
     assert next_partners(tried, delays, known, {new}) == [(7, new)]
     tried[7, new] = tried[new, 7] = True

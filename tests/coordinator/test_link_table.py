@@ -314,9 +314,11 @@ def test_who_is_yet_to_be_measured_is_left_out_and_nobody_else() -> None:
     links.forget("a")
     assert left() == "bcd"
     links.tried([("b", "a")])
-    assert left() == "bcd", "with one more it is measured with enough"
+    assert left() == "bcd"
     links.tried([("c", "a")])
-    assert left() == "abcd"
+    assert left() == "bcd", "it has reached nobody yet"
+    links.tried([("d", "a")])
+    assert left() == "abcd", "who reaches nobody is left out by others"
 
 
 @pytest.mark.parametrize("value", [1e-15, 1e30, 0.0, -1.0])

@@ -1,5 +1,7 @@
 """What a coordinator looks for a better plan for, and how soon a move must pay back."""
 
+from typing import Any
+
 import pytest
 
 from dtfm_coordinator.faults.stragglers import SECONDS
@@ -11,6 +13,7 @@ from dtfm_coordinator.records.event_log import PlanEvent
 from dtfm_protocol.job.job_file import Wire
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.process.timeouts import TIMEOUTS
+from dtfm_protocol.view.view import View
 from tests.coordinator.peers import LAYERS, plan_of
 from tests.coordinator.watching_peers import Led, led
 
@@ -37,9 +40,29 @@ async def test_a_move_for_a_link_that_fails_must_pay_back_soon_however_long_all_
     assert not await led.kept(await led.change())
     assert led.comparison.is_urgent
     assert led.planner.horizons == [TRUSTED_SECONDS]
-    await led.passes(TRUSTED_SECONDS)
     assert led.state.plan is not None
+    assert not led.watch.wish(led.state.plan)
+    await led.passes(TRUSTED_SECONDS)
     assert led.watch.wish(led.state.plan), "it is compared again"
+
+
+async def test_where_nothing_pays_back_so_soon_a_move_for_a_link_that_fails_has_as_long_as_others(
+    led: Led, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await led.trains("a", "b", "c")
+    await led.passes(10 * TRUSTED_SECONDS)
+    await led.fails()
+    plan_for = led.planner.plan
+
+    def plan(view: View, in_force: Plan | None, horizon: float, *more: Any) -> Plan:
+        led.planner.chosen = "abc" if horizon <= TRUSTED_SECONDS else "ac"
+        return plan_for(view, in_force, horizon, *more)
+
+    monkeypatch.setattr(led.planner, "plan", plan)
+    assert not await led.kept(await led.change())
+    assert led.comparison.is_urgent
+    soon, later = led.planner.horizons
+    assert (soon, later) == (TRUSTED_SECONDS, pytest.approx(10 * TRUSTED_SECONDS, abs=1))
 
 
 async def test_a_plan_that_differs_in_the_wire_of_a_boundary_alone_is_gone_over_to(

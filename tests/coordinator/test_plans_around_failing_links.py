@@ -133,7 +133,8 @@ async def test_a_slow_link_that_carries_no_tensors_is_measured_at_once(led: Led)
     led.control.said.clear()
     assert not led.watch.is_doubted()
     await led.kept(change)  # which would not end if it waited: the test's clock stands
-    assert [set(pair) for pair in led.rounds[0].pairs] == [{"b", "d"}]
+    measured = [[set(pair) for pair in turn.pairs] for turn in led.rounds]
+    assert measured == [[{"b", "d"}], [{"a", "c"}]], "then what a plan for all uses and nobody knows"
     await led.steps(LINK_SECONDS, gbps={"a": 0.1})
     assert led.watch.is_doubted()
 
@@ -234,7 +235,7 @@ async def test_only_where_a_link_fails_is_a_step_given_up(led: Led) -> None:
 
 async def test_a_newcomer_that_does_not_answer_keeps_nobody_from_doing_without_a_link_that_fails(led: Led) -> None:
     await led.trains("a", "b", "c")
-    led.silent = {*"abc", "mute"}
+    led.silent = {*"abc", "mute"}  # who is to measure it waits for it, and tells nothing
     await led.join("mute")
     change = await led.change()
     assert led.state.plan is not None

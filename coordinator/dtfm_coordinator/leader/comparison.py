@@ -8,7 +8,7 @@ from dataclasses import replace
 from dtfm_coordinator.leader.change_cost import standstill_seconds, step_patience
 from dtfm_coordinator.leader.new_layout import LayoutMaker
 from dtfm_coordinator.leader.plan_watch import TRUSTED_SECONDS, Change, PlanWatch
-from dtfm_coordinator.links.link_degradation import SLOWER, Pair, both_ways
+from dtfm_coordinator.links.link_degradation import SLOWER, Pair, Rates, both_ways
 from dtfm_coordinator.plan_change.plan_change_driver import PlanChangeDriver
 from dtfm_coordinator.records.event_log import PlanEvent
 from dtfm_coordinator.swarm.overview.owner_words import reason_in_words
@@ -24,8 +24,8 @@ SENDERS_TELL = 4.0
 """Seconds within which senders would tell of a link that fails, once receivers have: two seconds in which it is busy
 (`BUSY_SECONDS` of dtfm_node.engine.send_rates), where it is so half of the time."""
 URGENT_HORIZON = TRUSTED_SECONDS
-"""Seconds within which a move must pay back, at most, for which everybody stands still: after so many the links are
-compared again, and state is moved ahead for what is better then."""
+"""Seconds within which a move must pay back, where any does, for which everybody stands still: after so many
+(`FIRST_PAUSE` of link_degradation) the link is measured again, and state is moved ahead for what is better then."""
 MEASURED = 20.0
 """Seconds after which measuring is broken off for links that fail: whoever answers is measured by then."""
 
@@ -79,7 +79,7 @@ class Comparison:
             await self._state.wait(lambda: bool(self._watch.failing()) or broken(), SENDERS_TELL)
         failing = self._watch.failing() if change.passing == "links" else {}
         if failing:
-            found = await self._around(failing, plan, change, _soon(horizon), broken)
+            found = await self._around(failing, plan, change, horizon, broken)
             self.is_urgent = found is not None
             if found is not None:
                 return found
@@ -106,12 +106,10 @@ class Comparison:
         if not await self._hears_all(plan, broken):
             return None
         planned: list[Plan] = []
-        is_slow = self._are_slow(before)
-        within = _soon(horizon) if is_slow else horizon
+        soon = [URGENT_HORIZON] if _are_slow(before, self._state.links.gbps) else []
 
         async def look() -> None:
-            standstill = self.standstill(change)
-            planned.append(await self._layout_maker.plan_for(self._state.members.ready(), within, standstill))
+            planned.append(await self._planned(plan, change, *soon, horizon))
 
         try:
             if not await self._state.unless(broken, look()):
@@ -127,9 +125,9 @@ class Comparison:
             await self._say("training", f"plan {plan.version}: {plan.reason}")
         (found,) = planned
         same = found.is_laid_out_as(plan)
-        self.is_urgent = not same and is_slow
-        if same and within is not None and within < self._horizon():
-            self._watch.again_after(within)
+        self.is_urgent = not same and _are_slow(before, self._state.links.gbps)
+        if same and horizon is not None and horizon < self._horizon():
+            self._watch.again_after(horizon)
         return None if same else found
 
     async def _around_first(self, plan: Plan, change: Change, broken: Callable[[], bool]) -> Plan | None:
@@ -160,8 +158,7 @@ class Comparison:
         planned: list[Plan] = []
 
         async def look() -> None:
-            members, standstill = state.members.ready(), self.standstill(change)
-            planned.append(await self._layout_maker.plan_for(members, horizon, standstill, hurried=True))
+            planned.append(await self._planned(plan, change, URGENT_HORIZON, horizon, hurried=True))
 
         try:
             with contextlib.suppress(UserError):
@@ -191,11 +188,19 @@ class Comparison:
         state.link_watch.looked(now, before, now)
         return found
 
-    def _are_slow(self, before: Mapping[Pair, float | None]) -> bool:
-        """Whether any link was found slow that carried so many Gbit/s before: steps wait for it until it is done
-        without, so that moving state beside them first would take longer than it saves."""
-        gbps = self._state.links.gbps
-        return any(was is not None and (gbps(*pair) or 0.0) * SLOWER < was for pair, was in before.items())
+    async def _planned(self, plan: Plan, change: Change, *horizons: float | None, hurried: bool = False) -> Plan:
+        """Return the layout for the peers that are here now to which a move from `plan`, the one in force, pays back
+        within the first of `horizons` for which there is any; else that of `plan`.
+
+        Raises:
+            UserError: no layout fits.
+        """
+        for horizon in dict.fromkeys(horizons):
+            members, standstill = self._state.members.ready(), self.standstill(change)
+            found = await self._layout_maker.plan_for(members, horizon, standstill, hurried=hurried)
+            if not found.is_laid_out_as(plan):
+                break
+        return found
 
     async def patience(self, plan: Plan, found: Plan) -> float:
         """Return the seconds for which a step under way is waited for at most, on the way from `plan` to the layout
@@ -227,6 +232,7 @@ class Comparison:
         await self._state.wait(lambda: self._state.kept.step >= max(reached, self._rows.last), TIMEOUTS.park)
 
 
-def _soon(horizon: float | None) -> float:
-    """Return the seconds within which a move must pay back that is urgent, where others have that `horizon`."""
-    return URGENT_HORIZON if horizon is None else min(horizon, URGENT_HORIZON)
+def _are_slow(before: Mapping[Pair, float | None], gbps: Rates) -> bool:
+    """Whether any link was found slow that carried so many Gbit/s before: steps wait for it until it is done without,
+    so that moving state beside them first would take longer than it saves."""
+    return any(was is not None and (gbps(*pair) or 0.0) * SLOWER < was for pair, was in before.items())

@@ -45,18 +45,20 @@ def echoes(count: int, is_new: Flags, known: Flags) -> dict[int, list[int]]:
     return {peer: others for peer, others in wanted.items() if others}
 
 
-def partners(count: int) -> int:
-    """Return with how many others each of so many peers measures rates."""
-    return min(count - 1, PARTNERS)
+def partners(count: int, *, reaches: bool = True) -> int:
+    """Return with how many others each of so many peers measures rates; with one more where it `reaches` nobody so."""
+    return min(count - 1, PARTNERS if reaches else PARTNERS + 1)
 
 
-def is_stranger(tried: Flags) -> Flags:
+def is_stranger(tried: Flags, gbps: Matrix) -> Flags:
     """Return who has too few partners yet, shape (N,).
 
     Args:
         tried: pairs that were measured, or tried in vain, shape (N, N), symmetric, diagonal False.
+        gbps: measured rates; NaN where there is none, shape (N, N).
     """
-    few: Flags = tried.sum(axis=1) < partners(len(tried))
+    count, reaches = len(tried), ~np.isnan(gbps).all(axis=1)
+    few: Flags = tried.sum(axis=1) < np.where(reaches, partners(count), partners(count, reaches=False))
     return few
 
 
@@ -65,10 +67,10 @@ def first_partners(tried: Flags, gbps: Matrix, taking: Collection[int]) -> list[
     has no partner yet, and of whoever sends fastest of the others. The first of a pair measures.
 
     Args:
-        tried, gbps: as for `next_partners`.
+        tried, gbps: as for `is_stranger`.
         taking: peers, none of which has time to measure.
     """
-    strangers = [peer for peer in _strangers(tried) if peer in taking and not tried[peer].any()]
+    strangers = [peer for peer in _strangers(tried, gbps) if peer in taking and not tried[peer].any()]
     fastest = _fastest_sender(tried, gbps)
     return _disjoint(tried, strangers, {*range(len(tried))} - {*taking}, fastest)
 
@@ -81,9 +83,8 @@ def next_partners(
     The first of a pair measures: who has more partners, so that a newcomer does not tell itself what its links carry.
 
     Args:
-        tried: as for `is_stranger`.
+        tried, gbps: as for `is_stranger`.
         delays: of all pairs, measured or estimated, shape (N, N).
-        gbps: measured rates; NaN where there is none, shape (N, N).
         met_fastest: peers whose first partner was to be whoever sends fastest, as `first_partners` has it.
     """
     known, fastest = tried.sum(axis=1), _fastest_sender(tried, gbps)
@@ -94,13 +95,13 @@ def next_partners(
             return min(free, key=lambda other: (delays[peer, other], drawn[other]))
         return fastest(peer, free)
 
-    return _disjoint(tried, _strangers(tried), range(len(tried)), choose)
+    return _disjoint(tried, _strangers(tried, gbps), range(len(tried)), choose)
 
 
-def _strangers(tried: Flags) -> list[int]:
+def _strangers(tried: Flags, gbps: Matrix) -> list[int]:
     """Return who has too few partners, those with the fewest first."""
     known = tried.sum(axis=1)
-    return sorted(np.flatnonzero(is_stranger(tried)).tolist(), key=lambda peer: (int(known[peer]), peer))
+    return sorted(np.flatnonzero(is_stranger(tried, gbps)).tolist(), key=lambda peer: (int(known[peer]), peer))
 
 
 def _fastest_sender(tried: Flags, gbps: Matrix) -> Callable[[int, list[int]], int]:

@@ -343,13 +343,15 @@ class LinkTable:
 
     def _lacks(self, peer: str, others: Sequence[str]) -> int:
         """With how many more of `others` the link of `peer` is to be measured, or tried, for the rest to be known."""
-        wanted = partners(1 + sum(other != peer for other in others))
-        tried = 0
+        count, tried, reaches = 1 + sum(other != peer for other in others), 0, False
         for other in others:
-            tried += other != peer and (self.known(peer, other) or self._measured(peer, other))
-            if tried >= wanted:
+            if other != peer:
+                is_measured = self._measured(peer, other)
+                reaches |= is_measured
+                tried += is_measured or self.known(peer, other)
+            if tried >= partners(count, reaches=reaches):
                 return 0
-        return wanted - tried
+        return partners(count, reaches=reaches) - tried
 
     def first_pairs(self, peers: Sequence[str], taking: Collection[str]) -> list[Pair]:
         """Disjoint pairs of `peers` that are measured while newcomers, `taking` round trips, have no time to measure;
@@ -388,7 +390,8 @@ class LinkTable:
         measured anyway."""
         if len(peers) <= FEW:
             return {}
-        new = is_stranger(self._flags(peers, lambda one, other: self.known(one, other) or self._measured(one, other)))
+        tried = self._flags(peers, lambda one, other: self.known(one, other) or self._measured(one, other))
+        new = is_stranger(tried, self._matrix(self._gbps, peers, np.nan))
         has_delay = self._flags(
             peers, lambda one, other: (one, other) in self._latency_ms or (one, other) in self._echoes
         )

@@ -3,16 +3,18 @@ the layout in force in the beginning."""
 
 from collections.abc import Callable, Iterator
 
+import numpy as np
+
 from dtfm_coordinator.allocator.foundations.search_budget import Budget
 from dtfm_coordinator.allocator.problem.problem_arrays import Problem
 from dtfm_coordinator.allocator.search.layout import Layout
 from dtfm_coordinator.allocator.search.neighbours import ALIKE, Neighbours, Priced, priced
 
 SWEEPS = 3.0
-"""Looks at all single changes of the best layout for which budget is set aside, one costing what an annealed one does;
-each is dearer, and what is found leads to more."""
+"""Looks at all single changes of a search's best layout for which budget is set aside at its end, one costing what an
+annealed one does; each is dearer, and what is found leads to more."""
 MOST_SETTLING = 0.2
-"""Share of the budget that is set aside at most."""
+"""Share of the budget that is set aside for them at most."""
 
 
 class HillClimber:
@@ -59,12 +61,13 @@ class HillClimber:
                 yield objective, layout
 
     def by_best(self, objective: float, layout: Layout, until: float) -> Iterator[tuple[float, Layout]]:
-        """Yield the same, but each the best single change of the one before, until that share of the budget is used."""
+        """Yield the same, but each the best single change of the one before, until that share of the budget is used:
+        where that is too little for all changes, the best of some that are drawn."""
         found: tuple[float, Layout] | None = objective, layout
         while found is not None:
             (objective, layout), found = found, None
             neighbours = self._of(layout)
-            for number in range(neighbours.count):
+            for number in np.random.default_rng(0).permutation(neighbours.count).tolist():
                 if self._budget.used() >= until:
                     break
                 found = self._better(found[0] if found else objective, layout, neighbours, number) or found

@@ -7,8 +7,8 @@ the best is changed as long as any single change (`hill_climbing`) makes it bett
 (`fast_simulator`), plus what moving there costs (`moving_cost`). Where time alone is limited, threads anneal side by
 side, out of one population.
 
-Where a plan is in force and a move must soon pay back, the best layouts are few changes away from that one, and most of
-what a search meets is not. So before all else its layout is changed singly, too.
+The sooner a move must pay back, the fewer changes are the best layouts away from that of the plan in force, and most of
+what a search meets is not. So where there is one, its layout is changed singly, too, before all else.
 
 Of many peers the best plan may use a few, and a budget does not last for trying them all. There chains are grown peer
 by peer before anything is annealed, descents are short, and only those changes are played that a sketch does not find
