@@ -115,11 +115,11 @@ def adaptation(values: dict[str, Any]) -> Figure:
     axes.plot([one["at"] for one in samples], [one["seconds"] for one in samples], "o-", color="#1f77b4", markersize=4)
     top = 1.25 * max([expected["undone"], *(one["seconds"] for one in samples)])
     axes.axvline(values["hit"], color="#d62728", linewidth=1.2)
-    lost = f"{' - '.join(values['pair'])} loses 9/10 "
-    axes.text(values["hit"], 0.97 * top, lost, color="#d62728", ha="right", va="top", fontsize=9)
+    lost = f" {' - '.join(values['pair'])} loses 9/10"
+    axes.text(values["hit"], 0.98 * top, lost, color="#d62728", va="top", fontsize=9)
     for at, _, _ in values["plans"]:
         if at > values["hit"]:
-            axes.axvline(at, color="#2ca02c", linewidth=1.2)
+            axes.axvline(at, ymax=0.92, color="#2ca02c", linewidth=1.2)
             axes.text(at, 0.86 * top, " new plan", color="#2ca02c", va="top", fontsize=9)
     end = max(one["at"] for one in samples)
     for level, text, side in (
