@@ -79,6 +79,15 @@ async def test_who_is_there_is_measured_while_others_are_waited_for_and_not_agai
     assert len({frozenset(pair) for pair in swarm.asked}) == len(swarm.asked), "none twice"
 
 
+@pytest.mark.parametrize("only", "abc")
+async def test_of_four_who_reaches_but_one_other_takes_part_whichever_that_is(tmp_path: Path, only: str) -> None:
+    swarm = Swarm(tmp_path, 4)
+    swarm.gbps = {frozenset((peer, "d")): None for peer in "abc" if peer != only}
+    await swarm.join(*"abcd")
+    assert ids_of(await swarm.layout()) == "abcd"
+    assert "".join(sorted((only, "d"))) in swarm.asked
+
+
 async def test_while_the_last_nodes_are_waited_for_links_of_a_plan_without_them_are_measured(tmp_path: Path) -> None:
     """So that a plan with them has few links that are to be measured. It is no plan, and nobody is told of one."""
     swarm = Swarm(tmp_path, 3, 7)
