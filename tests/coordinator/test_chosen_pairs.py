@@ -76,7 +76,7 @@ def test_a_newcomer_is_measured_with_the_nearest_and_with_who_sends_fastest() ->
     assert len(rounds) == PARTNERS
 
 
-@pytest.mark.parametrize("count", [4, 5, 30])
+@pytest.mark.parametrize("count", [5, 30])
 def test_a_newcomer_that_reaches_none_of_its_partners_has_one_more(count: int) -> None:
     tried, known, new = ~np.eye(count, dtype=bool), np.ones((count, count)), count - 1
     tried[new] = tried[:, new] = False

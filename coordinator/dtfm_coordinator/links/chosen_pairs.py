@@ -19,8 +19,8 @@ from dtfm_protocol.view.link_matrix import Matrix
 Flags = npt.NDArray[np.bool_]
 PARTNERS = 2
 """Others with whom each peer measures rates before plans are made."""
-FEW = PARTNERS + 1
-"""Peers of which all pairs are measured."""
+FEW = 4
+"""Peers of which all pairs are measured: three rounds at most."""
 ECHOES = 8
 """Others to which each peer takes round trips."""
 LANDMARKS = 4
@@ -47,7 +47,7 @@ def echoes(count: int, is_new: Flags, known: Flags) -> dict[int, list[int]]:
 
 def partners(count: int, *, reaches: bool = True) -> int:
     """Return with how many others each of so many peers measures rates; with one more where it `reaches` nobody so."""
-    return min(count - 1, PARTNERS if reaches else PARTNERS + 1)
+    return count - 1 if count <= FEW else PARTNERS + (not reaches)
 
 
 def is_stranger(tried: Flags, gbps: Matrix) -> Flags:
