@@ -343,23 +343,20 @@ class LinkTable:
 
     def _lacks(self, peer: str, others: Sequence[str]) -> int:
         """With how many more of `others` the link of `peer` is to be measured, or tried, for the rest to be known."""
-        count, tried, reaches = 1 + sum(other != peer for other in others), 0, False
-        for other in others:
-            if other != peer:
-                is_measured = self._measured(peer, other)
-                reaches |= is_measured
-                tried += is_measured or self.known(peer, other)
-            if tried >= partners(count, reaches=reaches):
-                return 0
-        return partners(count, reaches=reaches) - tried
+        theirs, tried, reaches = [other for other in others if other != peer], 0, False
+        for other in theirs:
+            reaches |= self._measured(peer, other)
+            tried += self._is_looked_at(peer, other)
+            if tried >= partners(1 + len(theirs), reaches=reaches):
+                break
+        return max(0, partners(1 + len(theirs), reaches=reaches) - tried)
 
     def first_pairs(self, peers: Sequence[str], taking: Collection[str]) -> list[Pair]:
         """Disjoint pairs of `peers` that are measured while newcomers, `taking` round trips, have no time to measure;
         with each it is whoever sends fastest, which is kept in mind: the next one is its nearest, even where that one
         does not answer, for who seems to send fastest may say so only."""
         places = {place for place, peer in enumerate(peers) if peer in taking}
-        tried = self._flags(peers, lambda one, other: self.known(one, other) or self._measured(one, other))
-        pairs = first_partners(tried, self._matrix(self._gbps, peers, np.nan), places)
+        pairs = first_partners(self._flags(peers, self._is_looked_at), self._matrix(self._gbps, peers, np.nan), places)
         self._met_fastest |= {peers[newcomer] for _, newcomer in pairs}
         return [(peers[one], peers[newcomer]) for one, newcomer in pairs]
 
@@ -390,17 +387,14 @@ class LinkTable:
         measured anyway."""
         if len(peers) <= FEW:
             return {}
-        tried = self._flags(peers, lambda one, other: self.known(one, other) or self._measured(one, other))
-        new = is_stranger(tried, self._matrix(self._gbps, peers, np.nan))
-        has_delay = self._flags(
-            peers, lambda one, other: (one, other) in self._latency_ms or (one, other) in self._echoes
-        )
+        new = is_stranger(self._flags(peers, self._is_looked_at), self._matrix(self._gbps, peers, np.nan))
+        has_delay = self._flags(peers, lambda one, other: self.delay(one, other) is not None)
         wanted = echoes(len(peers), new, has_delay)
         return {peers[peer]: tuple(peers[other] for other in others) for peer, others in wanted.items()}
 
     def unmeasured(self, pairs: Collection[frozenset[str]]) -> list[frozenset[str]]:
         """Those of `pairs` whose link was neither measured nor tried in vain."""
-        return [pair for pair in pairs if not self.known(*pair) and not self._measured(*pair)]
+        return [pair for pair in pairs if not self._is_looked_at(*pair)]
 
     def _flags(self, peers: Sequence[str], holds: Callable[[str, str], bool]) -> Flags:
         """Whether something holds of each pair, shape (N, N), symmetric, diagonal False."""
@@ -417,6 +411,9 @@ class LinkTable:
     def _measured(self, a: str, b: str) -> bool:
         """Whether a measurement succeeded; one that failed is tried again whenever there is a new plan to make."""
         return (a, b) in self._gbps and (b, a) in self._gbps
+
+    def _is_looked_at(self, a: str, b: str) -> bool:
+        return self.known(a, b) or self._measured(a, b)
 
     def reachable(self, members: Sequence[Member]) -> list[Member]:
         """`members` without those whom no other one reaches, though it was tried."""
