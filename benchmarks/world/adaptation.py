@@ -3,7 +3,7 @@
     python -m benchmarks.world.adaptation [--only degrade | flap] [--runs 3] [--out benchmarks/results/adaptation.md]
 
 The coordinator plans for itself here. The link is the busiest of the plan in force. Of several runs the one of the
-median is shown. Then the same with a link that flaps, once, where the plan must not go to and fro.
+median is shown. Then the same with a link that flaps, where the plan must not go to and fro; of that each run is shown.
 """
 
 import argparse
@@ -180,7 +180,7 @@ def middle(runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 async def flap(world: World) -> dict[str, Any]:
-    """A link comes and goes; the table's rows."""
+    """A link comes and goes; which one, how many plans that made, and how fast steps were."""
     async with Running.running(world) as running:
         names = {peer: node for node, peer in running.peers.items()}
         pair = busiest(Plan.model_validate(running.swarm.layout()).renamed(names))
@@ -194,12 +194,22 @@ async def flap(world: World) -> dict[str, Any]:
         end = watch.now()
     calm = BEFORE_SECONDS / 2
     rates = f"{watch.throughput(0, calm):.1f} / {watch.throughput(calm, end):.1f}"
-    rows = [
-        ["link", f"{pair[0]} - {pair[1]}, to {LOST:.0%} and back every {FLAP_SECONDS:.0f} s, {FLAPS} times"],
-        ["new plans", f"{len([one for one in watch.plans if one[0] > 0])} in {end:.0f} s"],
-        ["steps a minute before / while it flaps", rates],
-    ]
-    return {"rows": rows}
+    plans = len([one for one in watch.plans if one[0] > 0])
+    link = f"{pair[0]} - {pair[1]}, to {LOST:.0%} and back every {FLAP_SECONDS:.0f} s, {FLAPS} times"
+    whats = ("link", "new plans", "steps a minute before / while it flaps")
+    return {"rows": [*map(list, zip(whats, (link, f"{plans} in {end:.0f} s", rates), strict=True))]}
+
+
+def all_flaps(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Several runs of `flap`, each in a column."""
+    columns = [[row[1] for row in one["rows"]] for one in runs]
+    return {"rows": [[row[0], *cells] for row, cells in zip(runs[0]["rows"], zip(*columns, strict=True), strict=True)]}
+
+
+def _headings(found: dict[str, Any]) -> list[str]:
+    """The headings above a part's rows, of as many runs as these hold."""
+    count = len(found["rows"][0]) - 1
+    return HEADINGS if count == 1 else [HEADINGS[0], *(f"run {number}" for number in range(1, count + 1))]
 
 
 def _parts(running: Running, hit: float) -> str:
@@ -228,7 +238,7 @@ def main() -> None:
     """Measure, print, keep."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=sorted(TITLES))
-    parser.add_argument("--runs", type=int, default=1, help="of the link that stays slow")
+    parser.add_argument("--runs", type=int, default=1, help="of each part")
     parser.add_argument("--out", type=Path, help="the other part that it has stays")
     arguments = parser.parse_args()
     if arguments.runs < 1:
@@ -238,12 +248,12 @@ def main() -> None:
         if arguments.only not in (None, name):
             continue
         if name == "flap":
-            found = asyncio.run(flap(world))
+            found = all_flaps([asyncio.run(flap(world)) for _ in range(arguments.runs)])
         else:
             found = middle([asyncio.run(degrade(world)) for _ in range(arguments.runs)])
-        show(TITLES[name], HEADINGS, found["rows"])
+        show(TITLES[name], _headings(found), found["rows"])
         kept = values_with(arguments.out, name, found)
-        parts = [markdown(TITLES[one], HEADINGS, kept[one]["rows"]) for one in TITLES if one in kept]
+        parts = [markdown(TITLES[one], _headings(kept[one]), kept[one]["rows"]) for one in TITLES if one in kept]
         command = f"python -m benchmarks.world.adaptation --runs {kept.get('degrade', {}).get('runs', 1)}"
         keep(arguments.out, "Adaptation", command, [f"{world.said}\n", *parts])
 
