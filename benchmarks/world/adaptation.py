@@ -11,6 +11,7 @@ import asyncio
 import itertools
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ FAST_AGAIN = 1.25
 NEVER = "never"
 FLAP_SECONDS, FLAPS = 20.0, 6
 HEADINGS = ["what", "value"]
+OF_A_FLAP = ("link", "new plans", "steps a minute before / while it flaps")
 FULL_SPEED = "s until full speed is back: the first step begins that is no slower than those after"
 TITLES = {"degrade": "A link loses nine tenths of its rate", "flap": "A link flaps"}
 
@@ -179,8 +181,8 @@ def middle(runs: list[dict[str, Any]]) -> dict[str, Any]:
     return {**shown, "rows": [*shown["rows"], *more], "runs": len(runs)}
 
 
-async def flap(world: World) -> dict[str, Any]:
-    """A link comes and goes; which one, how many plans that made, and how fast steps were."""
+async def flap(world: World) -> tuple[str, ...]:
+    """A link comes and goes: a value for each of `OF_A_FLAP`."""
     async with Running.running(world) as running:
         names = {peer: node for node, peer in running.peers.items()}
         pair = busiest(Plan.model_validate(running.swarm.layout()).renamed(names))
@@ -196,14 +198,12 @@ async def flap(world: World) -> dict[str, Any]:
     rates = f"{watch.throughput(0, calm):.1f} / {watch.throughput(calm, end):.1f}"
     plans = len([one for one in watch.plans if one[0] > 0])
     link = f"{pair[0]} - {pair[1]}, to {LOST:.0%} and back every {FLAP_SECONDS:.0f} s, {FLAPS} times"
-    whats = ("link", "new plans", "steps a minute before / while it flaps")
-    return {"rows": [*map(list, zip(whats, (link, f"{plans} in {end:.0f} s", rates), strict=True))]}
+    return link, f"{plans} in {end:.0f} s", rates
 
 
-def all_flaps(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Several runs of `flap`, each in a column."""
-    columns = [[row[1] for row in one["rows"]] for one in runs]
-    return {"rows": [[row[0], *cells] for row, cells in zip(runs[0]["rows"], zip(*columns, strict=True), strict=True)]}
+def all_flaps(runs: Sequence[Sequence[str]]) -> dict[str, Any]:
+    """The rows of several runs of `flap`, each in a column."""
+    return {"rows": [[what, *cells] for what, cells in zip(OF_A_FLAP, zip(*runs, strict=True), strict=True)]}
 
 
 def _headings(found: dict[str, Any]) -> list[str]:
